@@ -1,0 +1,1 @@
+"""Options, layers and checks; pydantic and the standard library only."""

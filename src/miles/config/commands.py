@@ -1,0 +1,64 @@
+"""The two roots: what ``miles train`` and ``miles train-async`` may be told.
+
+    TrainConfig       rollout: SyncRollout                placement: Disaggregated | Colocated
+    TrainAsyncConfig  rollout: OneStepOff | FullyAsync    placement: Disaggregated
+
+What cannot be combined cannot be written, in Python as on the command line.
+"""
+
+from typing import Any
+
+from pydantic import Field
+
+from miles.config.options.algorithm import AlgorithmOptions, AsyncAlgorithmOptions
+from miles.config.options.base import OptionSet
+from miles.config.options.cluster import ClusterOptions
+from miles.config.options.data import DataOptions
+from miles.config.options.engine import EngineOptions
+from miles.config.options.evaluation import EvalOptions
+from miles.config.options.model import ModelOptions
+from miles.config.options.optimizer import OptimizerOptions
+from miles.config.options.placement import Colocated, Disaggregated
+from miles.config.options.reward import RewardOptions
+from miles.config.options.rollout import FullyAsync, OneStepOff, SyncRollout
+from miles.config.options.run import RunOptions
+from miles.config.options.sampling import SamplingOptions
+
+
+def lazily(option_set: type[OptionSet]) -> Any:
+    """A default that is built when it is asked for, so that ``--help`` builds no validator."""
+    return Field(default_factory=option_set)
+
+
+class BaseConfig(OptionSet):
+    """The option sets that both commands share."""
+
+    model: ModelOptions
+    data: DataOptions
+    sampling: SamplingOptions = lazily(SamplingOptions)
+    reward: RewardOptions = lazily(RewardOptions)
+    optimizer: OptimizerOptions = lazily(OptimizerOptions)
+    cluster: ClusterOptions = lazily(ClusterOptions)
+    engine: EngineOptions = lazily(EngineOptions)
+    evaluation: EvalOptions = lazily(EvalOptions)
+    run: RunOptions = lazily(RunOptions)
+
+
+class TrainConfig(BaseConfig):
+    """``miles train``: rollout, step, publish, in turn."""
+
+    rollout: SyncRollout = lazily(SyncRollout)
+    algorithm: AlgorithmOptions = lazily(AlgorithmOptions)
+    placement: Disaggregated | Colocated = lazily(Disaggregated)
+
+
+class TrainAsyncConfig(BaseConfig):
+    """``miles train-async``: rollouts and steps overlap."""
+
+    rollout: OneStepOff | FullyAsync = lazily(OneStepOff)
+    algorithm: AsyncAlgorithmOptions = lazily(AsyncAlgorithmOptions)
+    placement: Disaggregated = lazily(Disaggregated)
+
+
+AnyConfig = TrainConfig | TrainAsyncConfig
+COMMANDS: dict[str, type[BaseConfig]] = {"train": TrainConfig, "train-async": TrainAsyncConfig}

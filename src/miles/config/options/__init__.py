@@ -1,0 +1,1 @@
+"""The option sets, one file per concern: the only place where an option exists."""

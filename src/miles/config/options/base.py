@@ -1,0 +1,61 @@
+"""What an option is: one field of a frozen option set, with everything said about it.
+
+The flag, the file key, the environment variable, bounds, help, panel, docs row, JSON schema and completion all
+come from here; nothing about an option is written down a second time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+class OptionSet(BaseModel):
+    """A frozen group of options; unknown names are refused, from Python as from a file."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, validate_default=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OptionMeta:
+    """What pydantic has no word for.
+
+    panel: heading in ``--help`` and in the resolved table.
+    usual: listed in ``--help``; the rest only in ``--help-all``.
+    selector: setting it chooses this variant of its union (``--fully-async``), see ``rules``.
+    chooses: the thing a selector chooses, used in the sentence that refuses two of them.
+    counts_when: option name → values under which this option has an effect; otherwise it is refused.
+    not_yet: the sentence that refuses any value but the default.
+    not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
+    kind: what completion and checks take the value for (``file``, ``folder``, ``dotted``, ``pairs``).
+    """
+
+    panel: str
+    usual: bool = True
+    selector: bool = False
+    chooses: str = ""
+    counts_when: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    not_yet: str = ""
+    not_yet_values: Sequence[Any] = ()
+    kind: str = ""
+    metavar: str = ""
+    secret: bool = False
+    values: str = ""
+
+
+def option(default: Any, help: str, *, panel: str, **more: Any) -> Any:
+    """Declare an option; ``more`` is split between pydantic's ``Field`` (bounds) and ``OptionMeta``."""
+    meta = {name: more.pop(name) for name in list(more) if name in OptionMeta.__dataclass_fields__}
+    return Field(default, description=help, json_schema_extra={"miles": {"panel": panel, **meta}}, **more)
+
+
+def meta_of(info: FieldInfo) -> OptionMeta:
+    """The ``OptionMeta`` of a declared option."""
+    extra = info.json_schema_extra
+    if not isinstance(extra, dict) or not isinstance(extra.get("miles"), dict):
+        raise TypeError(f"not declared with option(): {info!r}")
+    return OptionMeta(**extra["miles"])  # type: ignore[arg-type]

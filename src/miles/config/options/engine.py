@@ -1,0 +1,32 @@
+"""The inference engines that sample answers."""
+
+from typing import Literal
+
+from miles.config.options.base import OptionSet, option
+
+PANEL = "Engine"
+
+
+class EngineOptions(OptionSet):
+    """Which server answers SGLang's HTTP API."""
+
+    engine: Literal["auto", "embedded", "sglang"] = option(
+        "auto", "`embedded` runs anywhere; `sglang` needs its package. `auto` is sglang on CUDA, embedded on a CPU.", panel=PANEL,
+        not_yet="sglang engines", not_yet_values=["sglang"],
+    )
+    engine_max_running_requests: int = option(
+        128, "Requests an embedded engine decodes together (slots of its KV cache).", panel=PANEL, ge=1, usual=False
+    )
+    engine_start_timeout_seconds: float = option(
+        300.0, "An engine that does not answer after so long has failed.", panel=PANEL, gt=0, usual=False
+    )
+    update_weights_timeout_seconds: float = option(
+        120.0, "Longest time of one step of a weight update (pause, load, continue).", panel=PANEL, gt=0, usual=False
+    )
+    rollout_external_engine_addrs: tuple[str, ...] = option(
+        (), "Addresses of running servers to use instead of starting engines.", panel=PANEL, usual=False, not_yet="external engines"
+    )
+    sglang: tuple[tuple[str, str], ...] = option(
+        (), "A server argument of sglang: NAME VALUE.", panel=PANEL, kind="pairs", metavar="NAME VALUE", usual=False,
+        not_yet="sglang engines",
+    )

@@ -1,0 +1,30 @@
+"""How answers are scored."""
+
+from typing import Literal
+
+from miles.config.options.base import OptionSet, option
+
+PANEL = "Reward"
+
+
+class RewardOptions(OptionSet):
+    """The reward: a built-in one, or the user's own function."""
+
+    rm_type: Literal["exact"] | None = option(
+        None, "Built-in reward. `exact`: 1 if the finished answer equals the label, else 0.", panel=PANEL
+    )
+    custom_rm_path: str | None = option(
+        None, "Dotted path `package.module:function` of your reward, plain or async.", panel=PANEL, kind="dotted"
+    )
+    reward_key: str | None = option(
+        None, "Key of the training reward when the reward function returns a mapping.", panel=PANEL, usual=False
+    )
+    group_rm: bool = option(
+        False, "Call the reward once per group with all its samples.", panel=PANEL, usual=False,
+    )
+    reward_timeout_seconds: float = option(
+        60.0, "A reward that takes longer is stopped and its sample counted as failed.", panel=PANEL, gt=0, usual=False
+    )
+    reward_num_workers: int = option(
+        1, "Processes that run a plain (not async) custom reward.", panel=PANEL, ge=1, usual=False
+    )

@@ -1,0 +1,1 @@
+"""Inference servers that speak SGLang's HTTP API, and their client."""

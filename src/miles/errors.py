@@ -1,0 +1,74 @@
+"""Errors that a user sees: each says where, what, and what to do next."""
+
+from dataclasses import dataclass
+
+
+class MilesError(Exception):
+    """Root of all errors that miles raises for its user; ``exit_code`` is the process's."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration.
+
+    option: the option's name (``rollout_temperature``), or the unknown name as it was written.
+    value: the value as the user wrote it; empty where there is none.
+    origin: where it came from (``--lr``, ``run.toml:12``, ``$MILES_LR``, ``preset reverse``, ``default``).
+    why: what is wrong, a clause.
+    remedy: what to do, an imperative sentence.
+    """
+
+    option: str
+    value: str
+    origin: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        given = f" = {self.value}" if self.value else ""
+        origin = f" ({self.origin})" if self.origin else ""
+        return f"{self.option}{given}{origin}: {self.why}. {self.remedy}"
+
+
+class ConfigError(MilesError):
+    """The configuration cannot be run; carries every problem found."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class DataError(MilesError):
+    """A prompt file holds something that cannot be used; the text names file and line."""
+
+    exit_code = 2
+
+
+class MachineError(MilesError):
+    """The machine or cluster cannot hold the run."""
+
+    exit_code = 3
+
+
+class EngineError(MilesError):
+    """An engine refused, failed or stopped answering; carries the engine's own words."""
+
+
+class PolicyError(MilesError):
+    """The policy could not take a step."""
+
+
+class RewardError(MilesError):
+    """A reward failed, took too long, or returned something that is no number."""
+
+
+class RolloutError(MilesError):
+    """Generation cannot go on."""
+
+
+class CheckpointError(MilesError):
+    """A checkpoint is missing, damaged or does not fit the run."""

@@ -1,0 +1,1 @@
+"""The schedules: who waits for whom."""

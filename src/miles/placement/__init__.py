@@ -1,0 +1,1 @@
+"""Who sits where: Ray resources for trainer ranks and engines."""

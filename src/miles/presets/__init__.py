@@ -1,0 +1,1 @@
+"""Recipes as TOML data, with the small models and prompts they need."""

@@ -1,0 +1,1 @@
+"""Metrics, run folder, and what the terminal is told."""

@@ -1,0 +1,1 @@
+"""Publishing the policy's weights to the engines."""
