@@ -1,0 +1,133 @@
+"""The run folder: what a run leaves behind, and how the next start finds it.
+
+    config.toml     re-runs exactly, origins as comments      checkpoints/rollout-000119/{hf,trainer,state.json}
+    metrics.jsonl   one flat object a line                    checkpoints/latest   name of the newest complete one
+    trace.json      Chrome trace                              logs/
+"""
+
+import datetime
+import fcntl
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from miles.errors import CheckpointError, ConfigError, MachineError, Problem
+
+STATE_FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a checkpoint says about the run beside the policy: read before anything is started.
+
+    rollouts_done: rollouts trained; the next rollout_id.
+    weight_version: the version the policy's weights were published under.
+    ledger: the ledger's snapshot.
+    """
+
+    rollouts_done: int
+    weight_version: int
+    ledger: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run."""
+
+    path: Path
+    checkpoints: Path
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the processes' logs."""
+        return self.path / "logs"
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a run has written metrics here."""
+        metrics = self.path / "metrics.jsonl"
+        return metrics.exists() and metrics.stat().st_size > 0
+
+    def checkpoint_for(self, rollout_id: int) -> Path:
+        """Folder of the checkpoint written after ``rollout_id``."""
+        return self.checkpoints / f"rollout-{rollout_id:06d}"
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint, None where there is none.
+
+        Raises:
+            CheckpointError: the pointer names a folder that is gone.
+        """
+        pointer = self.checkpoints / "latest"
+        if not pointer.exists():
+            return None
+        folder = self.checkpoints / pointer.read_text().strip()
+        if not folder.is_dir():
+            raise CheckpointError(f"{pointer} names {folder.name}, which is gone. Put it back or write another name into {pointer}.")
+        return folder
+
+    def point_latest_at(self, folder: Path) -> None:
+        """Make ``folder`` the checkpoint that a resume starts from."""
+        aside = self.checkpoints / "latest.tmp"
+        aside.write_text(folder.name + "\n")
+        aside.replace(self.checkpoints / "latest")
+
+
+def open_run_folder(run_dir: Path | None, save: Path | None, command: str) -> RunFolder:
+    """Create the folder, or find the one that is there.
+
+    Raises:
+        ConfigError: the path cannot be a folder.
+    """
+    path = run_dir or new_run_path(command)
+    folder = RunFolder(path.absolute(), (save or path / "checkpoints").absolute())
+    try:
+        for part in (folder.path, folder.checkpoints, folder.logs):
+            part.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = Problem("run_dir", str(path), "--run-dir", str(error), "Give a folder that can be written")
+        raise ConfigError([problem]) from error
+    return folder
+
+
+def new_run_path(command: str) -> Path:
+    """A path under ``runs`` that nobody has yet."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = [f"{stamp}-{command}"] + [f"{stamp}-{command}-{number}" for number in range(2, 1000)]
+    return next(path for name in names if not (path := Path("runs") / name).exists())
+
+
+def lock_run_folder(folder: RunFolder) -> int:
+    """Hold the folder for this process until it ends; returns the open file's descriptor.
+
+    Raises:
+        MachineError: another process holds it.
+    """
+    descriptor = os.open(folder.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise MachineError(f"{folder.path} is in use by another miles process. Wait for it or give another --run-dir.") from error
+    return descriptor
+
+
+def write_state(checkpoint: Path, state: RunState) -> None:
+    """Write the run's part of a checkpoint."""
+    text = json.dumps({"rollouts_done": state.rollouts_done, "weight_version": state.weight_version, "ledger": state.ledger})
+    (checkpoint / STATE_FILE).write_text(text)
+
+
+def read_state(checkpoint: Path) -> RunState:
+    """The run's part of a checkpoint.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    path = checkpoint / STATE_FILE
+    try:
+        return RunState(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}. Point `latest` at an older checkpoint or use a new --run-dir.") from error
