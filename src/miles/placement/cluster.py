@@ -88,7 +88,9 @@ def refuse_too_small(wanted: list[Seat]) -> None:
     short = [name for name, amount in needs.items() if has.get(name, 0.0) < amount]
     if short:
         lacks = ", ".join(f"{needs[name]:g} {name} (has {has.get(name, 0.0):g})" for name in short)
-        raise MachineError(f"the run needs {lacks}. Lower --actor-num-gpus-per-node or --rollout-num-gpus, or use a larger cluster.")
+        raise MachineError(
+            f"the run needs {lacks}. Lower --actor-num-gpus-per-node or --rollout-num-gpus, or use a larger cluster."
+        )
 
 
 def words(resources: dict[str, float]) -> str:

@@ -32,7 +32,9 @@ class MetricsFile:
         try:
             self._file.write(line)
         except OSError as error:
-            raise MilesError(f"cannot write {self.path}: {error}. Free some space, then start with the same --run-dir.") from error
+            raise MilesError(
+                f"cannot write {self.path}: {error}. Free some space, then start with the same --run-dir."
+            ) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -65,7 +67,9 @@ def read_rows(path: Path) -> list[Metrics]:
             rows += [orjson.loads(line)] if line.strip() else []
         except orjson.JSONDecodeError as error:
             if any(rest.strip() for rest in lines[number:]):
-                raise CheckpointError(f"{path}:{number}: not a JSON object ({error}). Restore the line or use a new --run-dir.") from error
+                raise CheckpointError(
+                    f"{path}:{number}: not a JSON object ({error}). Restore the line or use a new --run-dir."
+                ) from error
     return rows
 
 

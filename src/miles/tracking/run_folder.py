@@ -1,8 +1,8 @@
 """The run folder: what a run leaves behind, and how the next start finds it.
 
-    config.toml     re-runs exactly, origins as comments      checkpoints/rollout-000119/{hf,trainer,state.json}
-    metrics.jsonl   one flat object a line                    checkpoints/latest   name of the newest complete one
-    trace.json      Chrome trace                              logs/
+config.toml     re-runs exactly, origins as comments      checkpoints/rollout-000119/{hf,trainer,state.json}
+metrics.jsonl   one flat object a line                    checkpoints/latest   name of the newest complete one
+trace.json      Chrome trace                              logs/
 """
 
 import datetime
@@ -65,7 +65,9 @@ class RunFolder:
             return None
         folder = self.checkpoints / pointer.read_text().strip()
         if not folder.is_dir():
-            raise CheckpointError(f"{pointer} names {folder.name}, which is gone. Put it back or write another name into {pointer}.")
+            raise CheckpointError(
+                f"{pointer} names {folder.name}, which is gone. Put it back or write another name into {pointer}."
+            )
         return folder
 
     def point_latest_at(self, folder: Path) -> None:
@@ -130,4 +132,6 @@ def read_state(checkpoint: Path) -> RunState:
     try:
         return RunState(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}. Point `latest` at an older checkpoint or use a new --run-dir.") from error
+        raise CheckpointError(
+            f"{path} cannot be read: {error}. Point `latest` at an older checkpoint or use a new --run-dir."
+        ) from error

@@ -1,8 +1,8 @@
 """Publish the policy's weights: every engine acknowledges the next version, or the run stops with a named state.
 
-    export ─► pause ─► update ─► continue          one version at a time, each state with its own time-out
-      │         │         │          │
-    policy    engines   engines    engines          the version counts only after `continue`
+export ─► pause ─► update ─► continue          one version at a time, each state with its own time-out
+  │         │         │          │
+policy    engines   engines    engines          the version counts only after `continue`
 """
 
 import asyncio

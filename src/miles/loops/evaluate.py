@@ -1,0 +1,72 @@
+"""Evaluation: held-out prompts answered with the engines' current weights; the result names their version."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from miles.rollout.contracts import GroupGenerator
+from miles.types import Metrics, Prompt, Sample, SampleStatus, mean
+
+
+@dataclass(frozen=True, slots=True)
+class EvalDataset:
+    """Held-out prompts under the name that metrics carry."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalInput:
+    """What an evaluation function is given.
+
+    weight_version: the version every engine holds while it runs.
+    generate_group: samples with the evaluation's parameters and scores.
+    """
+
+    datasets: tuple[EvalDataset, ...]
+    generate_group: GroupGenerator
+    weight_version: int
+
+
+EvalFn = Callable[[EvalInput], Awaitable[Metrics]]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEvaluator:
+    """An evaluation function with its data; called with the version that is to be measured."""
+
+    evaluate: EvalFn
+    datasets: tuple[EvalDataset, ...]
+    generate_group: GroupGenerator
+
+    async def __call__(self, weight_version: int) -> Metrics:
+        """``eval/<name>`` and companions."""
+        return await self.evaluate(EvalInput(self.datasets, self.generate_group, weight_version))
+
+
+async def evaluate(setup: EvalInput) -> Metrics:
+    """The standard evaluation: mean reward, length and truncation of every data set."""
+    metrics: Metrics = {}
+    for dataset in setup.datasets:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(answer(setup, prompt)) for prompt in dataset.prompts]
+        samples = [sample for task in running for sample in task.result()]
+        metrics |= dataset_metrics(dataset.name, samples)
+    return metrics
+
+
+async def answer(setup: EvalInput, prompt: Prompt) -> tuple[Sample, ...]:
+    """The scored answers to one held-out prompt."""
+    return (await setup.generate_group(prompt, setup.weight_version)).samples
+
+
+def dataset_metrics(name: str, samples: list[Sample]) -> Metrics:
+    """Metrics of one data set; a failed reward counts as 0 and is counted."""
+    return {
+        f"eval/{name}": mean([sample.reward or 0.0 for sample in samples]),
+        f"eval/{name}/num_samples": float(len(samples)),
+        f"eval/{name}/reward_failed": float(sum(sample.status is SampleStatus.FAILED for sample in samples)),
+        f"eval/{name}/response_len/mean": mean([float(len(sample.response_ids)) for sample in samples]),
+        f"eval/{name}/truncated_ratio": mean([float(sample.status is SampleStatus.TRUNCATED) for sample in samples]),
+    }

@@ -1,0 +1,120 @@
+"""What a loop is given: each part behind the few calls the loop makes, so that tests and simulation can stand in."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from miles.rollout.contracts import RolloutFn
+from miles.types import Metrics, Rollout, StepReport
+
+
+class Policy(Protocol):
+    """The trainer ranks."""
+
+    async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
+        """Take the optimiser steps of one rollout."""
+        ...
+
+    async def export_weights(self, folder: Path) -> None:
+        """Write the weights as an HF safetensors folder."""
+        ...
+
+    async def save(self, folder: Path) -> None:
+        """Write a checkpoint, aside first and then renamed."""
+        ...
+
+    async def load(self, folder: Path) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+class Publisher(Protocol):
+    """Brings every engine to a new version."""
+
+    async def publish(self, version: int) -> Metrics:
+        """Return when every engine has acknowledged ``version``."""
+        ...
+
+
+class LedgerView(Protocol):
+    """The ledger, as far as a loop needs it."""
+
+    def mark_trained(self, rollout: Rollout) -> None:
+        """The policy took its steps on these groups."""
+        ...
+
+    def counts(self) -> Metrics:
+        """Groups by state, as metrics."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Measures the engines' weights on held-out prompts."""
+
+    async def __call__(self, weight_version: int) -> Metrics:
+        """``eval/<name>`` and its companions."""
+        ...
+
+
+class Saver(Protocol):
+    """Writes checkpoints."""
+
+    async def save(self, rollouts_done: int, weight_version: int) -> None:
+        """Everything a resume needs."""
+        ...
+
+
+class Journal(Protocol):
+    """Where a run's rows go: the file and whoever watches."""
+
+    def write(self, row: Metrics, rollouts_done: int) -> None:
+        """One line of metrics.jsonl."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """When things happen, in rollouts.
+
+    total: rollouts of the whole run.
+    update_weights_interval: publish every so many; the last rollout always publishes.
+    eval_interval, save_interval: None means only at the ends.
+    """
+
+    total: int
+    update_weights_interval: int = 1
+    eval_interval: int | None = None
+    save_interval: int | None = None
+    eval_before_train: bool = True
+
+    def publishes_after(self, done: int) -> bool:
+        """Whether weights are published once ``done`` rollouts are trained."""
+        return done % self.update_weights_interval == 0 or done == self.total
+
+    def evaluates_after(self, done: int) -> bool:
+        """Whether an evaluation follows; the last rollout always has one."""
+        return done == self.total or (self.eval_interval is not None and done % self.eval_interval == 0)
+
+    def saves_after(self, done: int) -> bool:
+        """Whether a checkpoint follows; the last rollout always has one."""
+        return done == self.total or (self.save_interval is not None and done % self.save_interval == 0)
+
+
+@dataclass(slots=True)
+class StopFlag:
+    """Set by the first Ctrl-C: the loop ends after the step it is in."""
+
+    requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All of them."""
+
+    rollout: RolloutFn
+    ledger: LedgerView
+    policy: Policy
+    publisher: Publisher
+    evaluator: Evaluator | None
+    saver: Saver
+    journal: Journal

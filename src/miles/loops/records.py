@@ -1,0 +1,59 @@
+"""What a loop writes: rows for whoever watches, checkpoints for whoever resumes."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from miles.loops.parts import Policy
+from miles.tracking.metrics_file import MetricsFile
+from miles.tracking.reporter import Reporter
+from miles.tracking.run_folder import RunFolder, RunState, write_state
+from miles.types import Metrics
+
+
+class SnapshotLedger(Protocol):
+    """A ledger that can be written down."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON-able state."""
+        ...
+
+
+@dataclass(slots=True)
+class RunJournal:
+    """Writes each row to metrics.jsonl first, then tells the reporter; remembers the first and last evaluation."""
+
+    metrics: MetricsFile
+    reporter: Reporter
+    total: int
+    first_eval: Metrics = field(default_factory=dict)
+    last_eval: Metrics = field(default_factory=dict)
+
+    def write(self, row: Metrics, rollouts_done: int) -> None:
+        """One line of metrics.jsonl."""
+        self.metrics.write(row)
+        results = {name: value for key, value in row.items() if (name := eval_name(key))}
+        self.first_eval = self.first_eval or results
+        self.last_eval = results or self.last_eval
+        self.reporter.progress(row, rollouts_done, self.total)
+
+
+def eval_name(key: str) -> str:
+    """``reverse`` for ``eval/reverse``; empty for any other key."""
+    parts = key.split("/")
+    return parts[1] if len(parts) == 2 and parts[0] == "eval" and parts[1] != "weight_version" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaver:
+    """Policy and ledger of one moment; ``latest`` moves only when both are on disk."""
+
+    folder: RunFolder
+    policy: Policy
+    ledger: SnapshotLedger
+
+    async def save(self, rollouts_done: int, weight_version: int) -> None:
+        """Write ``checkpoints/rollout-N`` and point ``latest`` at it."""
+        checkpoint = self.folder.checkpoint_for(rollouts_done - 1)
+        await self.policy.save(checkpoint)
+        write_state(checkpoint, RunState(rollouts_done, weight_version, self.ledger.snapshot()))
+        self.folder.point_latest_at(checkpoint)

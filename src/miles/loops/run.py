@@ -1,0 +1,109 @@
+"""One run in progress: the verbs that the three schedules put in different orders, each timed and traced."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from miles.clock import Clock
+from miles.loops.parts import Cadence, Parts, StopFlag
+from miles.tracking.trace import Trace
+from miles.types import Metrics, Rollout, mean, staleness
+
+
+class Run:
+    """State of a run between its steps: how many rollouts are trained, which version is published.
+
+    The loop is its only owner and calls one verb at a time, except that ``generate`` may run beside ``train``.
+    """
+
+    def __init__(
+        self, parts: Parts, cadence: Cadence, clock: Clock, trace: Trace, stop: StopFlag, rollouts_done: int = 0, version: int = 0
+    ) -> None:
+        self.cadence, self.version, self.rollouts_done, self.training = cadence, version, rollouts_done, False
+        self.saved_after, self.evaluated_after = rollouts_done, -1
+        self._parts, self._clock, self._trace, self._stop = parts, clock, trace, stop
+        self._row: Metrics = {}
+        self._step_began = self._idle_since = clock.now()
+
+    def remaining(self) -> Iterator[int]:
+        """Rollout ids still to be trained; ends early once a stop was requested."""
+        while self.rollouts_done < self.cadence.total and not self._stop.requested:
+            yield self.rollouts_done
+
+    async def generate(self, rollout_id: int) -> Rollout:
+        """The groups of ``rollout_id`` under the version published now."""
+        begin = self._clock.now()
+        with self._trace.span("rollout", f"rollout {rollout_id}", version=self.version):
+            rollout = await self._parts.rollout(rollout_id, self.version)
+        return replace(rollout, metrics=rollout.metrics | {"perf/rollout_time": self._clock.now() - begin})
+
+    async def train(self, rollout: Rollout) -> None:
+        """Take the policy's steps; staleness is taken here, on the policy's clock."""
+        begin = self._clock.now()
+        self._row.update(rollout.metrics | staleness_metrics(self.version, rollout))
+        self._row["perf/train_wait_time"] = begin - self._idle_since
+        self.training = True
+        with self._trace.span("policy", f"step {rollout.rollout_id}", version=self.version):
+            report = await self._parts.policy.train_on(rollout, self.version)
+        self._parts.ledger.mark_trained(rollout)
+        self.training, self._idle_since = False, self._clock.now()
+        self._row["perf/train_time"] = self._idle_since - begin
+        self.rollouts_done = rollout.rollout_id + 1
+        self._row |= report.metrics
+
+    async def publish_if_due(self) -> None:
+        """Publish the policy's weights under the next version, in flight, every ``update_weights_interval`` rollouts."""
+        if not self.cadence.publishes_after(self.rollouts_done):
+            return
+        with self._trace.span("weights", f"publish {self.version + 1}"):
+            self._row |= await self._parts.publisher.publish(self.version + 1)
+        self.version += 1
+        self._parts.rollout.published(self.version)
+
+    async def finish_step(self) -> None:
+        """Write the step's row, then evaluate and save where due."""
+        now = self._clock.now()
+        self._row |= self._parts.ledger.counts() | {"rollout_id": self.rollouts_done - 1, "weight_version": self.version}
+        self._row["perf/step_time"] = now - self._step_began
+        self._row["perf/tokens_per_second"] = self._row.get("rollout/num_tokens", 0.0) / max(now - self._step_began, 1e-9)
+        self._parts.journal.write(self._row, self.rollouts_done)
+        self._row = {}
+        if self.cadence.evaluates_after(self.rollouts_done):
+            await self.evaluate()
+        if self.cadence.saves_after(self.rollouts_done):
+            await self.save()
+        self._step_began = self._clock.now()
+
+    async def evaluate(self) -> None:
+        """Measure the published weights; production pauses and the row names the version."""
+        if self._parts.evaluator is None or self.evaluated_after == self.rollouts_done:
+            return
+        begin = self._clock.now()
+        async with self._production_paused():
+            with self._trace.span("evaluation", f"evaluate version {self.version}"):
+                row = await self._parts.evaluator(self.version)
+        row |= {"eval/weight_version": self.version, "perf/eval_time": self._clock.now() - begin}
+        self._parts.journal.write({"rollout_id": self.rollouts_done - 1} | row, self.rollouts_done)
+        self.evaluated_after, self._idle_since = self.rollouts_done, self._clock.now()
+
+    async def save(self) -> None:
+        """Write a checkpoint of this moment, unless it is written already."""
+        if self.saved_after == self.rollouts_done:
+            return
+        with self._trace.span("checkpoint", f"save after rollout {self.rollouts_done - 1}"):
+            await self._parts.saver.save(self.rollouts_done, self.version)
+        self.saved_after = self.rollouts_done
+
+    @asynccontextmanager
+    async def _production_paused(self) -> AsyncIterator[None]:
+        await self._parts.rollout.pause()
+        try:
+            yield
+        finally:
+            self._parts.rollout.resume()
+
+
+def staleness_metrics(policy_version: int, rollout: Rollout) -> Metrics:
+    """Mean and maximum staleness of the groups the policy is about to train on, in weight versions."""
+    lags = [float(staleness(policy_version, group)) for group in rollout.groups]
+    return {"rollout/staleness/mean": mean(lags), "rollout/staleness/max": max(lags, default=0.0)}
