@@ -18,9 +18,13 @@ class AlgorithmOptions(OptionSet):
     advantage_estimator: Literal["grpo"] = option("grpo", "Advantage estimator.", panel=PANEL)
     eps_clip: float = option(0.2, "Lower clip range of the policy ratio: 1 - eps.", panel=PANEL, ge=0, lt=1)
     eps_clip_high: float | None = option(None, "Upper clip range: 1 + eps. By default --eps-clip.", panel=PANEL, ge=0)
-    kl_coef: float = option(0.0, "Weight of the KL penalty in the reward.", panel=PANEL, ge=0, not_yet="the reference model and its KL terms")
+    kl_coef: float = option(
+        0.0, "Weight of the KL penalty in the reward.", panel=PANEL, ge=0, not_yet="the reference model and its KL terms"
+    )
     use_kl_loss: bool = option(False, "Add a KL term to the loss.", panel=PANEL, not_yet="the reference model and its KL terms")
-    kl_loss_coef: float = option(0.0, "Weight of the KL term in the loss.", panel=PANEL, ge=0, counts_when={"use_kl_loss": [True]}, usual=False)
+    kl_loss_coef: float = option(
+        0.0, "Weight of the KL term in the loss.", panel=PANEL, ge=0, counts_when={"use_kl_loss": [True]}, usual=False
+    )
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = option(
         "k3", "Estimator of the KL term in the loss.", panel=PANEL, counts_when={"use_kl_loss": [True]}, usual=False
     )

@@ -15,9 +15,7 @@ from pydantic.fields import FieldInfo
 class OptionSet(BaseModel):
     """A frozen group of options; unknown names are refused, from Python as from a file."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, validate_default=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False, validate_default=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,4 +11,6 @@ class ClusterOptions(OptionSet):
     """Where a run takes place."""
 
     device: Literal["auto", "cuda", "cpu"] = option("auto", "`auto` takes CUDA where there is one.", panel=PANEL)
-    ray_address: str | None = option(None, "Address of a running Ray cluster; by default Ray is started for this run.", panel=PANEL)
+    ray_address: str | None = option(
+        None, "Address of a running Ray cluster; by default Ray is started for this run.", panel=PANEL
+    )

@@ -14,24 +14,25 @@ class DataOptions(OptionSet):
     derives the side that is not given.
     """
 
-    prompt_data: Path = option(
-        ..., "JSONL file with one prompt per line.", panel=PANEL, kind="file"
-    )
+    prompt_data: Path = option(..., "JSONL file with one prompt per line.", panel=PANEL, kind="file")
     input_key: str = option("prompt", "Key of the prompt in a line: a string, or a list of chat messages.", panel=PANEL)
     label_key: str | None = option("label", "Key of what the reward needs to judge an answer.", panel=PANEL)
-    metadata_key: str | None = option(None, "Key of an object handed to rewards and generate functions.", panel=PANEL, usual=False)
+    metadata_key: str | None = option(
+        None, "Key of an object handed to rewards and generate functions.", panel=PANEL, usual=False
+    )
     apply_chat_template: bool = option(False, "Format the prompt with the tokenizer's chat template.", panel=PANEL)
     rollout_shuffle: bool = option(False, "Shuffle the prompts of every epoch, by --rollout-seed.", panel=PANEL)
     num_rollout: int | None = option(None, "Number of rollouts (training iterations). This or --num-epoch.", panel=PANEL, ge=1)
     num_epoch: int | None = option(None, "Number of passes over the prompts. This or --num-rollout.", panel=PANEL, ge=1)
-    rollout_batch_size: int = option(
-        32, "Prompt groups that one rollout consumes (groups, not samples).", panel=PANEL, ge=1
-    )
+    rollout_batch_size: int = option(32, "Prompt groups that one rollout consumes (groups, not samples).", panel=PANEL, ge=1)
     n_samples_per_prompt: int = option(8, "Answers sampled for each prompt: the group size.", panel=PANEL, ge=1)
     global_batch_size: int | None = option(None, "Samples that one optimiser step consumes.", panel=PANEL, ge=1)
     num_steps_per_rollout: int | None = option(None, "Optimiser steps taken on one rollout.", panel=PANEL, ge=1)
     rollout_max_prompt_len: int | None = option(
-        None, "Longest prompt in tokens; a longer one is refused at start. By default the context minus the answer.", panel=PANEL, ge=1
+        None,
+        "Longest prompt in tokens; a longer one is refused at start. By default the context minus the answer.",
+        panel=PANEL,
+        ge=1,
     )
     rollout_max_response_len: int = option(1024, "Longest answer in tokens.", panel=PANEL, ge=1)
     rollout_max_context_len: int | None = option(

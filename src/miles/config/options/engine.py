@@ -11,8 +11,11 @@ class EngineOptions(OptionSet):
     """Which server answers SGLang's HTTP API."""
 
     engine: Literal["auto", "embedded", "sglang"] = option(
-        "auto", "`embedded` runs anywhere; `sglang` needs its package. `auto` is sglang on CUDA, embedded on a CPU.", panel=PANEL,
-        not_yet="sglang engines", not_yet_values=["sglang"],
+        "auto",
+        "`embedded` runs anywhere; `sglang` needs its package. `auto` is sglang on CUDA, embedded on a CPU.",
+        panel=PANEL,
+        not_yet="sglang engines",
+        not_yet_values=["sglang"],
     )
     engine_max_running_requests: int = option(
         128, "Requests an embedded engine decodes together (slots of its KV cache).", panel=PANEL, ge=1, usual=False
@@ -24,9 +27,18 @@ class EngineOptions(OptionSet):
         120.0, "Longest time of one step of a weight update (pause, load, continue).", panel=PANEL, gt=0, usual=False
     )
     rollout_external_engine_addrs: tuple[str, ...] = option(
-        (), "Addresses of running servers to use instead of starting engines.", panel=PANEL, usual=False, not_yet="external engines"
+        (),
+        "Addresses of running servers to use instead of starting engines.",
+        panel=PANEL,
+        usual=False,
+        not_yet="external engines",
     )
     sglang: tuple[tuple[str, str], ...] = option(
-        (), "A server argument of sglang: NAME VALUE.", panel=PANEL, kind="pairs", metavar="NAME VALUE", usual=False,
+        (),
+        "A server argument of sglang: NAME VALUE.",
+        panel=PANEL,
+        kind="pairs",
+        metavar="NAME VALUE",
+        usual=False,
         not_yet="sglang engines",
     )

@@ -15,18 +15,39 @@ class EvalOptions(OptionSet):
         (), "A held-out data set: NAME PATH. May be repeated.", panel=PANEL, kind="pairs", metavar="NAME PATH"
     )
     eval_interval: int | None = option(
-        None, "Evaluate every so many rollouts, beside before the first and after the last.", panel=PANEL, ge=1, counts_when=NEEDS_DATA
+        None,
+        "Evaluate every so many rollouts, beside before the first and after the last.",
+        panel=PANEL,
+        ge=1,
+        counts_when=NEEDS_DATA,
     )
     eval_function_path: str | None = option(
         None, "Dotted path of your evaluation function.", panel=PANEL, kind="dotted", usual=False, counts_when=NEEDS_DATA
     )
-    n_samples_per_eval_prompt: int = option(1, "Answers sampled for each held-out prompt.", panel=PANEL, ge=1, counts_when=NEEDS_DATA)
+    n_samples_per_eval_prompt: int = option(
+        1, "Answers sampled for each held-out prompt.", panel=PANEL, ge=1, counts_when=NEEDS_DATA
+    )
     eval_temperature: float | None = option(
-        None, "Temperature of evaluation; 0 is greedy. By default --rollout-temperature.", panel=PANEL, ge=0, counts_when=NEEDS_DATA
+        None,
+        "Temperature of evaluation; 0 is greedy. By default --rollout-temperature.",
+        panel=PANEL,
+        ge=0,
+        counts_when=NEEDS_DATA,
     )
-    eval_top_p: float | None = option(None, "Top-p of evaluation. By default --rollout-top-p.", panel=PANEL, gt=0, le=1, usual=False, counts_when=NEEDS_DATA)
-    eval_top_k: int | None = option(None, "Top-k of evaluation. By default --rollout-top-k.", panel=PANEL, ge=-1, usual=False, counts_when=NEEDS_DATA)
+    eval_top_p: float | None = option(
+        None, "Top-p of evaluation. By default --rollout-top-p.", panel=PANEL, gt=0, le=1, usual=False, counts_when=NEEDS_DATA
+    )
+    eval_top_k: int | None = option(
+        None, "Top-k of evaluation. By default --rollout-top-k.", panel=PANEL, ge=-1, usual=False, counts_when=NEEDS_DATA
+    )
     eval_max_response_len: int | None = option(
-        None, "Longest answer of evaluation in tokens. By default --rollout-max-response-len.", panel=PANEL, ge=1, usual=False, counts_when=NEEDS_DATA
+        None,
+        "Longest answer of evaluation in tokens. By default --rollout-max-response-len.",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+        counts_when=NEEDS_DATA,
     )
-    skip_eval_before_train: bool = option(False, "Do not evaluate the weights that the run starts with.", panel=PANEL, counts_when=NEEDS_DATA)
+    skip_eval_before_train: bool = option(
+        False, "Do not evaluate the weights that the run starts with.", panel=PANEL, counts_when=NEEDS_DATA
+    )

@@ -15,13 +15,19 @@ class ModelOptions(OptionSet):
         ..., "HF folder (config, tokenizer, safetensors) that training starts from.", panel=PANEL, kind="folder"
     )
     ref_load: Path | None = option(
-        None, "HF folder of the reference model that KL terms compare with.", panel=PANEL, kind="folder",
+        None,
+        "HF folder of the reference model that KL terms compare with.",
+        panel=PANEL,
+        kind="folder",
         counts_when={"use_kl_loss": [True], "kl_coef": ["> 0"]},
         not_yet="the reference model and its KL terms",
     )
     load: Path | None = option(
-        None, "Checkpoint folder of another run to start from (weights and optimiser), instead of --hf-checkpoint.",
-        panel=PANEL, kind="folder", not_yet="starting from another run's trainer state; pass its `hf` folder as --hf-checkpoint",
+        None,
+        "Checkpoint folder of another run to start from (weights and optimiser), instead of --hf-checkpoint.",
+        panel=PANEL,
+        kind="folder",
+        not_yet="starting from another run's trainer state; pass its `hf` folder as --hf-checkpoint",
     )
     save: Path | None = option(
         None, "Folder for checkpoints; by default `checkpoints` in the run folder.", panel=PANEL, kind="folder"
@@ -30,8 +36,11 @@ class ModelOptions(OptionSet):
         None, "Save a checkpoint every so many rollouts; by default only at the end and on Ctrl-C.", panel=PANEL, ge=1
     )
     dtype: Literal["float32", "bfloat16"] = option(
-        "float32", "Number type of the forward pass, in the policy and the engines.", panel=PANEL,
-        not_yet="bfloat16 with float32 masters", not_yet_values=["bfloat16"],
+        "float32",
+        "Number type of the forward pass, in the policy and the engines.",
+        panel=PANEL,
+        not_yet="bfloat16 with float32 masters",
+        not_yet_values=["bfloat16"],
     )
     gradient_checkpointing: bool = option(
         False, "Recompute activations in the backward pass: less memory, about a third more time.", panel=PANEL, usual=False

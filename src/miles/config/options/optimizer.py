@@ -11,8 +11,12 @@ class OptimizerOptions(OptionSet):
     """Optimiser and micro-batching of the policy."""
 
     lr: float = option(1e-6, "Learning rate.", panel=PANEL, gt=0)
-    min_lr: float = option(0.0, "Learning rate at the end of the decay.", panel=PANEL, ge=0, counts_when={"lr_decay_style": ["linear", "cosine"]})
-    lr_decay_style: Literal["constant", "linear", "cosine"] = option("constant", "Shape of the learning rate after warm-up.", panel=PANEL)
+    min_lr: float = option(
+        0.0, "Learning rate at the end of the decay.", panel=PANEL, ge=0, counts_when={"lr_decay_style": ["linear", "cosine"]}
+    )
+    lr_decay_style: Literal["constant", "linear", "cosine"] = option(
+        "constant", "Shape of the learning rate after warm-up.", panel=PANEL
+    )
     lr_warmup_iters: int = option(0, "Optimiser steps over which the learning rate rises from zero.", panel=PANEL, ge=0)
     weight_decay: float = option(0.0, "AdamW weight decay.", panel=PANEL, ge=0)
     adam_beta1: float = option(0.9, "AdamW beta 1.", panel=PANEL, ge=0, lt=1, usual=False)

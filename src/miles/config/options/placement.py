@@ -25,8 +25,13 @@ class Colocated(PlacementOptions):
     """Policy and engines share devices and take turns."""
 
     colocate: Literal[True] = option(
-        True, "Put the engines on the policy's devices; they take turns.", panel=PANEL, selector=True, chooses="the placement",
-        not_yet="colocated placement", not_yet_values=[True],
+        True,
+        "Put the engines on the policy's devices; they take turns.",
+        panel=PANEL,
+        selector=True,
+        chooses="the placement",
+        not_yet="colocated placement",
+        not_yet_values=[True],
     )
     offload_train: bool = option(True, "Move the policy to host memory while the engines sample.", panel=PANEL, usual=False)
     offload_rollout: bool = option(True, "Release engine memory while the policy trains.", panel=PANEL, usual=False)

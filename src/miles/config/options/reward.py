@@ -20,11 +20,12 @@ class RewardOptions(OptionSet):
         None, "Key of the training reward when the reward function returns a mapping.", panel=PANEL, usual=False
     )
     group_rm: bool = option(
-        False, "Call the reward once per group with all its samples.", panel=PANEL, usual=False,
+        False,
+        "Call the reward once per group with all its samples.",
+        panel=PANEL,
+        usual=False,
     )
     reward_timeout_seconds: float = option(
         60.0, "A reward that takes longer is stopped and its sample counted as failed.", panel=PANEL, gt=0, usual=False
     )
-    reward_num_workers: int = option(
-        1, "Processes that run a plain (not async) custom reward.", panel=PANEL, ge=1, usual=False
-    )
+    reward_num_workers: int = option(1, "Processes that run a plain (not async) custom reward.", panel=PANEL, ge=1, usual=False)

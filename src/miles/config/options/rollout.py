@@ -19,12 +19,17 @@ class RolloutOptions(OptionSet):
         None, "Dotted path of your generate function (one sample in, the finished sample out).", panel=PANEL, kind="dotted"
     )
     dynamic_sampling_filter_path: str | None = option(
-        None, "Dotted path of a filter called with a finished group; a rejected group is refilled by another prompt.",
-        panel=PANEL, kind="dotted",
+        None,
+        "Dotted path of a filter called with a finished group; a rejected group is refilled by another prompt.",
+        panel=PANEL,
+        kind="dotted",
     )
     rollout_sample_filter_path: str | None = option(
-        None, "Dotted path of a filter called with the groups of a rollout; it may take samples out of the loss.",
-        panel=PANEL, kind="dotted", usual=False,
+        None,
+        "Dotted path of a filter called with the groups of a rollout; it may take samples out of the loss.",
+        panel=PANEL,
+        kind="dotted",
+        usual=False,
     )
     rollout_submission_granularity: Literal["group", "sample"] = option(
         "group", "Send the samples of a group as one request or each on its own.", panel=PANEL, usual=False
@@ -52,11 +57,16 @@ class SyncRollout(ReplaceableRollout):
     """The policy waits for rollout k, the engines wait for step k: staleness 0."""
 
     over_sampling_batch_size: int | None = option(
-        None, "Groups started for one rollout; the first --rollout-batch-size accepted ones are used.", panel=PANEL, ge=1,
+        None,
+        "Groups started for one rollout; the first --rollout-batch-size accepted ones are used.",
+        panel=PANEL,
+        ge=1,
         not_yet="over-sampling",
     )
     partial_rollout: bool = option(
-        False, "Keep the unfinished answers of over-sampling and continue them in the next rollout.", panel=PANEL,
+        False,
+        "Keep the unfinished answers of over-sampling and continue them in the next rollout.",
+        panel=PANEL,
         not_yet="continuing partial answers",
     )
 
@@ -71,37 +81,52 @@ class FullyAsync(RolloutOptions):
     """A producer keeps the engines full, the policy drains a buffer: staleness bounded."""
 
     fully_async: Literal[True] = option(
-        True, "Generate without end while the policy trains; a complete switch.", panel=FULLY_ASYNC_PANEL,
-        selector=True, chooses="the rollout function",
+        True,
+        "Generate without end while the policy trains; a complete switch.",
+        panel=FULLY_ASYNC_PANEL,
+        selector=True,
+        chooses="the rollout function",
     )
-    rollout_api: Literal["class"] = option(
-        "class", "The producer is a class-based rollout function.", panel=PANEL, usual=False
-    )
+    rollout_api: Literal["class"] = option("class", "The producer is a class-based rollout function.", panel=PANEL, usual=False)
     update_weights_interval: int = option(1, "Publish weights every so many rollouts.", panel=ASYNC_PANEL, ge=1)
     max_weight_staleness: int = option(
-        4, "Largest staleness in weight versions: policy version when training starts minus oldest token's version.",
-        panel=FULLY_ASYNC_PANEL, ge=0,
+        4,
+        "Largest staleness in weight versions: policy version when training starts minus oldest token's version.",
+        panel=FULLY_ASYNC_PANEL,
+        ge=0,
     )
     staleness_control: Literal["pace", "mask", "filter"] = option(
-        "pace", "How the bound is held: `pace` admits only what can be used, `mask` takes old tokens out of the loss, `filter` discards.",
-        panel=FULLY_ASYNC_PANEL, not_yet="`mask` and `filter`", not_yet_values=["mask", "filter"],
+        "pace",
+        "How the bound is held: `pace` admits only what can be used, `mask` takes old tokens out of the loss, `filter` discards.",
+        panel=FULLY_ASYNC_PANEL,
+        not_yet="`mask` and `filter`",
+        not_yet_values=["mask", "filter"],
     )
     async_unused_samples_handler: Literal["retry", "drop"] | None = option(
-        None, "What happens to groups that were not used.", panel=FULLY_ASYNC_PANEL, usual=False,
+        None,
+        "What happens to groups that were not used.",
+        panel=FULLY_ASYNC_PANEL,
+        usual=False,
         not_yet="handling of unused groups",
     )
     async_max_concurrent_samples: int | None = option(
-        None, "Samples in flight at the engines (samples, not groups). By default what the staleness bound admits.",
-        panel=FULLY_ASYNC_PANEL, ge=1,
+        None,
+        "Samples in flight at the engines (samples, not groups). By default what the staleness bound admits.",
+        panel=FULLY_ASYNC_PANEL,
+        ge=1,
     )
     async_data_buffer_capacity_factor: float | None = option(
-        None, "Groups alive (in flight or finished) in multiples of --rollout-batch-size; at least 1.", panel=FULLY_ASYNC_PANEL,
-        ge=1, usual=False,
+        None,
+        "Groups alive (in flight or finished) in multiples of --rollout-batch-size; at least 1.",
+        panel=FULLY_ASYNC_PANEL,
+        ge=1,
+        usual=False,
     )
     custom_async_data_buffer_path: str | None = option(
         None, "Dotted path of your data buffer class.", panel=FULLY_ASYNC_PANEL, kind="dotted", usual=False
     )
     pause_generation_mode: Literal["retract", "in_place"] = option(
-        "retract", "What a weight update does to running requests: recompute their cache under the new weights, or keep it.",
+        "retract",
+        "What a weight update does to running requests: recompute their cache under the new weights, or keep it.",
         panel=FULLY_ASYNC_PANEL,
     )

@@ -16,7 +16,9 @@ class RunOptions(OptionSet):
     )
     seed: int = option(1234, "Seed of the policy.", panel=PANEL, ge=0)
     deterministic: bool = option(False, "Same seed, same bits: fixed shapes in the engine, one order everywhere.", panel=PANEL)
-    use_tensorboard: bool = option(False, "Write TensorBoard files into the run folder.", panel=PANEL, usual=False, not_yet=TRACKERS)
+    use_tensorboard: bool = option(
+        False, "Write TensorBoard files into the run folder.", panel=PANEL, usual=False, not_yet=TRACKERS
+    )
     use_wandb: bool = option(False, "Log to Weights & Biases.", panel=PANEL, usual=False, not_yet=TRACKERS)
     wandb_key: str | None = option(None, "API key of Weights & Biases.", panel=PANEL, usual=False, secret=True, not_yet=TRACKERS)
     use_trackio: bool = option(False, "Log to trackio.", panel=PANEL, usual=False, not_yet=TRACKERS)

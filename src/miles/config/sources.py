@@ -1,0 +1,63 @@
+"""Where values come from: the sources a command is given, and the origin that every value keeps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class OriginKind(StrEnum):
+    """The layers, lowest first."""
+
+    DEFAULT = "default"
+    PRESET = "preset"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from.
+
+    text: ``default``, ``preset reverse``, ``run.toml:12``, ``$MILES_LR`` or ``--lr``.
+    table: the table of a file that it stood in (``train-async.fully-async``); empty at the top of the file.
+    """
+
+    kind: OriginKind
+    text: str
+    table: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.table}]" if self.table else self.text
+
+
+class FlagValue(NamedTuple):
+    """A flag as it was given.
+
+    value: as Typer read it: text, number, bool, a sequence of values, or a sequence of (name, value) pairs.
+    text: the flag as typed (``--lr``, ``--no-rollout-shuffle``).
+    """
+
+    value: Any
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Everything a configuration is made from; nothing else is looked at.
+
+    flags: option name → value and flag as typed, in the order of the command line. May hold names that the command
+        does not have or that nobody has; the resolver says where they belong.
+    config_files: as given to ``--config``, in order; a later file wins.
+    preset: name of a preset.
+    environ: the environment; only ``MILES_…`` is read.
+    cwd: what relative paths in flags, files and variables are relative to.
+    """
+
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    config_files: tuple[Path, ...] = ()
+    preset: str | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path = field(default_factory=Path.cwd)
