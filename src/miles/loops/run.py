@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from miles.clock import Clock
 from miles.loops.parts import Cadence, Parts, StopFlag
-from miles.tracking.trace import Trace
+from miles.tracking.trace import Spans
 from miles.types import Metrics, Rollout, mean, staleness
 
 
@@ -17,7 +17,7 @@ class Run:
     """
 
     def __init__(
-        self, parts: Parts, cadence: Cadence, clock: Clock, trace: Trace, stop: StopFlag, rollouts_done: int = 0, version: int = 0
+        self, parts: Parts, cadence: Cadence, clock: Clock, trace: Spans, stop: StopFlag, rollouts_done: int = 0, version: int = 0
     ) -> None:
         self.cadence, self.version, self.rollouts_done, self.training = cadence, version, rollouts_done, False
         self.saved_after, self.evaluated_after = rollouts_done, -1

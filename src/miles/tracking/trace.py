@@ -5,14 +5,23 @@ leaves a readable trace.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
 from miles.clock import Clock
 
 LANES = {"policy": 1, "rollout": 2, "weights": 3, "evaluation": 4, "checkpoint": 5}
+
+
+class Spans(Protocol):
+    """What a loop needs of a trace."""
+
+    def span(self, lane: str, name: str, **args: int | float | str) -> AbstractContextManager[None]:
+        """Record how long the body takes."""
+        ...
 
 
 class Trace:

@@ -1,0 +1,100 @@
+"""Who waits for whom: the order of events of each schedule, and its staleness."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from miles.loops.parts import Cadence
+from miles.loops.schedules import run_schedule
+from tests.loops.fakes import make_run
+
+pytestmark = pytest.mark.unit
+EACH = settings(max_examples=60, deadline=None)
+cadences = st.builds(
+    Cadence,
+    total=st.integers(1, 7),
+    update_weights_interval=st.integers(1, 3),
+    eval_interval=st.none() | st.integers(1, 4),
+    save_interval=st.none() | st.integers(1, 4),
+    eval_before_train=st.booleans(),
+)
+schedules = st.sampled_from(["sync", "one_step_off", "fully_async"])
+
+
+async def test_sync_takes_turns() -> None:
+    run, story = make_run(Cadence(total=2, eval_before_train=False))
+    await run_schedule(run, "sync")
+    assert [event for event in story.events if "rollout" in event or "step" in event or "publish " in event] == [
+        "begin rollout 0 v0", "end rollout 0", "begin step 0 v0", "end step 0", "publish 1",
+        "begin rollout 1 v1", "end rollout 1", "begin step 1 v1", "end step 1", "publish 2",
+    ]  # fmt: skip
+
+
+async def test_one_step_off_generates_while_it_trains() -> None:
+    run, story = make_run(Cadence(total=3, eval_before_train=False), turns=2)
+    await run_schedule(run, "one_step_off")
+    place = {event: number for number, event in enumerate(story.events)}
+    assert place["begin step 0 v0"] < place["begin rollout 1 v0"] < place["end rollout 1"] < place["end step 0"]
+    assert place["end rollout 1"] < place["publish 1"], "an update must wait for the rollout that runs"
+
+
+@EACH
+@given(cadence=cadences, turns=st.integers(0, 12))
+async def test_one_step_off_is_at_most_one_version_stale(cadence: Cadence, turns: int) -> None:
+    run, story = make_run(cadence, turns=turns)
+    await run_schedule(run, "one_step_off")
+    steps = [row for row in story.rows if "train/loss" in row]
+    assert max(row["rollout/staleness/max"] for row in steps) <= 1
+    if cadence.total > 1 and cadence.update_weights_interval == 1:
+        assert [row["rollout/staleness/max"] for row in steps] == [0.0] + [1.0] * (cadence.total - 1)
+
+
+@EACH
+@given(schedule=schedules, cadence=cadences)
+async def test_every_schedule_trains_each_rollout_once_and_ends_complete(schedule: str, cadence: Cadence) -> None:
+    run, story = make_run(cadence)
+    await run_schedule(run, schedule)  # type: ignore[arg-type]
+    assert [event for event in story.events if event.startswith("trained")] == [f"trained {k}" for k in range(cadence.total)]
+    assert [row["rollout_id"] for row in story.rows if "train/loss" in row] == list(range(cadence.total))
+    versions = [int(event.split()[1]) for event in story.events if event.startswith("publish ")]
+    assert versions == list(range(1, len(versions) + 1)) and len(versions) == -(-cadence.total // cadence.update_weights_interval)
+    last_version = versions[-1]
+    assert f"save {cadence.total} v{last_version}" == story.events[-1]
+    evaluations = [event for event in story.events if event.startswith("evaluate")]
+    assert evaluations[-1] == f"evaluate v{last_version}", "the last weights are always measured"
+    assert (evaluations[0] == "evaluate v0") >= cadence.eval_before_train
+    saves = [event for event in story.events if event.startswith("save")]
+    assert len(saves) == len(set(saves)), "no checkpoint is written twice"
+
+
+@pytest.mark.parametrize("schedule", ["sync", "one_step_off", "fully_async"])
+async def test_stop_ends_the_step_and_saves(schedule: str) -> None:
+    run, story = make_run(Cadence(total=9), stop_in_step=2)
+    await run_schedule(run, schedule)  # type: ignore[arg-type]
+    assert run.rollouts_done == 3
+    assert story.events[-1] == "save 3 v3"
+    assert not any(event.startswith("begin step 3") for event in story.events)
+
+
+async def test_evaluation_pauses_production_and_names_its_version() -> None:
+    run, story = make_run(Cadence(total=4, update_weights_interval=2, eval_interval=1))
+    await run_schedule(run, "fully_async")
+    for number, event in enumerate(story.events):
+        if event.startswith("evaluate"):
+            assert (story.events[number - 1], story.events[number + 1]) == ("pause", "resume")
+    rows = [row for row in story.rows if "eval/toy" in row]
+    assert [(row["rollout_id"], row["eval/weight_version"]) for row in rows] == [(-1, 0), (0, 0), (1, 1), (2, 1), (3, 2)]
+
+
+async def test_a_failed_rollout_ends_one_step_off_with_its_cause() -> None:
+    run, story = make_run(Cadence(total=5), fail_at=2)
+    with pytest.raises(RuntimeError, match="engine gone"):
+        await run_schedule(run, "one_step_off")
+    assert "trained 1" in story.events and "begin step 2 v2" not in story.events
+
+
+async def test_resumed_run_goes_on_where_it_was() -> None:
+    run, story = make_run(Cadence(total=4), done=2)
+    await run_schedule(run, "sync")
+    assert [event for event in story.events if event.startswith("begin rollout")] == ["begin rollout 2 v2", "begin rollout 3 v3"]
+    assert "evaluate v2" not in story.events
