@@ -1,0 +1,181 @@
+"""The ledger: the one record of where every prompt group is.
+
+    reserve          buffer           start_training       mark_trained
+    ──────► in flight ──────► buffered ──────► in training ──────► trained (counted, then forgotten)
+       ▲        │                │                  │
+    waiting ◄───┴── put_back ────┴──────────────────┘        drop(reason): waiting, in flight or buffered ──► dropped
+
+At any moment ``issued = waiting + in flight + buffered + in training + trained + dropped``. A group's identity is its
+index in the order of issue, so no prompt is lost and none is trained twice. Memory is bounded by the groups alive.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from miles.errors import CheckpointError, RolloutError
+from miles.types import Metrics, Rollout
+
+
+class GroupState(StrEnum):
+    """Where a group that is not settled is."""
+
+    WAITING = "waiting"
+    IN_FLIGHT = "in_flight"
+    BUFFERED = "buffered"
+    IN_TRAINING = "in_training"
+
+
+class DropReason(StrEnum):
+    """Why a group was dropped."""
+
+    DYNAMIC_FILTER = "dynamic_filter"
+    ABORTED = "aborted"
+    REWARD_FAILED = "reward_failed"
+    STALE = "stale"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+
+
+ALIVE: Final = frozenset({GroupState.IN_FLIGHT, GroupState.BUFFERED, GroupState.IN_TRAINING})
+DROPPABLE: Final = frozenset({GroupState.WAITING, GroupState.IN_FLIGHT, GroupState.BUFFERED})
+
+
+class Ledger:
+    """Checked transitions of groups, named by their index; each takes constant time (waiting groups: a heap)."""
+
+    def __init__(self) -> None:
+        self._issued = 0
+        self._trained = 0
+        self._dropped: Counter[DropReason] = Counter()
+        self._state: dict[int, GroupState] = {}
+        self._sizes: Counter[GroupState] = Counter()
+        self._waiting: list[int] = []
+
+    def reserve(self) -> int:
+        """Take the lowest waiting group, or issue a new one; it is in flight now. Returns its index."""
+        while self._waiting:
+            index = heapq.heappop(self._waiting)
+            if self._state.get(index) is GroupState.WAITING:
+                self._enter(index, GroupState.IN_FLIGHT)
+                return index
+        self._issued += 1
+        self._enter(self._issued - 1, GroupState.IN_FLIGHT)
+        return self._issued - 1
+
+    def buffer(self, index: int) -> None:
+        """In flight → buffered: finished and scored."""
+        self._require(index, frozenset({GroupState.IN_FLIGHT}), "be buffered")
+        self._enter(index, GroupState.BUFFERED)
+
+    def start_training(self, index: int) -> None:
+        """Buffered → in training: the policy has taken it."""
+        self._require(index, frozenset({GroupState.BUFFERED}), "go into training")
+        self._enter(index, GroupState.IN_TRAINING)
+
+    def mark_trained(self, rollout: Rollout) -> None:
+        """In training → trained, for every group of the rollout: the policy took its steps on them."""
+        for group in rollout.groups:
+            self._require(group.index, frozenset({GroupState.IN_TRAINING}), "be trained")
+            self._settle(group.index)
+            self._trained += 1
+
+    def drop(self, index: int, reason: DropReason) -> None:
+        """Waiting, in flight or buffered → dropped, for a reason that is counted."""
+        self._require(index, DROPPABLE, "be dropped")
+        self._settle(index)
+        self._dropped[reason] += 1
+
+    def put_back(self, index: int) -> None:
+        """In flight, buffered or in training → waiting: it will be sampled again, under the same index."""
+        self._require(index, ALIVE, "go back to waiting")
+        self._enter(index, GroupState.WAITING)
+        heapq.heappush(self._waiting, index)
+
+    def state(self, index: int) -> GroupState | None:
+        """Where a group is; None when it is trained, dropped or not issued yet."""
+        return self._state.get(index)
+
+    @property
+    def issued(self) -> int:
+        """Groups issued so far; the next new group gets this index."""
+        return self._issued
+
+    def dropped(self) -> dict[DropReason, int]:
+        """Groups dropped so far, for every reason."""
+        return {reason: self._dropped[reason] for reason in DropReason}
+
+    def counts(self) -> Metrics:
+        """``ledger/<state>`` and ``ledger/dropped/<reason>``, in groups."""
+        rows: Metrics = {"ledger/issued": float(self._issued), "ledger/trained": float(self._trained)}
+        rows |= {f"ledger/{state}": float(self._sizes[state]) for state in GroupState}
+        return rows | {f"ledger/dropped/{reason}": float(number) for reason, number in self.dropped().items()}
+
+    def verify(self) -> None:
+        """Check the identity.
+
+        Raises:
+            RolloutError: the counts do not add up, which is a defect of miles.
+        """
+        alive, settled = self._sizes.total(), self._trained + self._dropped.total()
+        if self._issued != alive + settled or alive != len(self._state):
+            raise RolloutError(f"the ledger does not add up, please report this: {self.counts()}, {len(self._state)} groups known")
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON-able state. Groups not yet trained are written as waiting: a resumed run samples them again."""
+        return {
+            "issued": self._issued,
+            "trained": self._trained,
+            "dropped": {str(reason): number for reason, number in self.dropped().items()},
+            "waiting": sorted(self._state),
+        }
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any]) -> "Ledger":
+        """The ledger that ``snapshot`` describes.
+
+        Raises:
+            CheckpointError: something is missing, of the wrong kind, or does not add up.
+        """
+        ledger = cls()
+        try:
+            ledger._issued, ledger._trained = int(snapshot["issued"]), int(snapshot["trained"])
+            ledger._dropped.update({DropReason(reason): int(number) for reason, number in snapshot["dropped"].items()})
+            waiting = [int(index) for index in snapshot["waiting"]]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"the ledger of the checkpoint cannot be read ({error!r}). Resume from another checkpoint") from error
+        ledger._fill_waiting(waiting)
+        return ledger
+
+    def _fill_waiting(self, waiting: Sequence[int]) -> None:
+        distinct = set(waiting)
+        settled = self._trained + self._dropped.total()
+        negative = min([self._trained, *self._dropped.values()]) < 0
+        outside = any(not 0 <= index < self._issued for index in distinct)
+        if negative or outside or len(distinct) != len(waiting) or self._issued != len(distinct) + settled:
+            raise CheckpointError(
+                f"the ledger of the checkpoint does not add up: issued {self._issued}, trained {self._trained}, "
+                f"dropped {self._dropped.total()}, waiting {len(waiting)}. Resume from another checkpoint"
+            )
+        for index in sorted(distinct):
+            self._enter(index, GroupState.WAITING)
+            self._waiting.append(index)
+
+    def _enter(self, index: int, state: GroupState) -> None:
+        before = self._state.get(index)
+        if before is not None:
+            self._sizes[before] -= 1
+        self._state[index] = state
+        self._sizes[state] += 1
+
+    def _settle(self, index: int) -> None:
+        self._sizes[self._state.pop(index)] -= 1
+
+    def _require(self, index: int, allowed: frozenset[GroupState], doing: str) -> None:
+        state = self._state.get(index)
+        if state in allowed:
+            return
+        where = state or ("trained or dropped already" if 0 <= index < self._issued else "not issued")
+        wanted = " or ".join(sorted(allowed))
+        raise RolloutError(f"group {index} cannot {doing}: it is {where}, not {wanted}. Each group is handed on exactly once")
