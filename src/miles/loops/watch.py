@@ -1,0 +1,55 @@
+"""Notice at once when a process of the run dies, and say which one and why."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from miles.errors import EngineError, MilesError
+
+CAUSE_SECONDS = 5.0
+
+
+async def until_done(work: "asyncio.Task[None]", deaths: Sequence["asyncio.Task[Any]"]) -> None:
+    """Wait for the work; end it as soon as a process of the run has died.
+
+    A dead engine shows up as a broken connection first, so a failure of the work waits a moment for the death behind it.
+
+    Raises:
+        MilesError: what the first death says, or what the work itself failed with.
+    """
+    await asyncio.wait([work, *deaths], return_when=asyncio.FIRST_COMPLETED)
+    if work.done() and isinstance(error_of(work), EngineError) and deaths:
+        await asyncio.wait(deaths, timeout=CAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if not work.done():
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    cause = next((error for task in deaths if task.done() and (error := error_of(task))), None)
+    if cause is not None and (work.cancelled() or error_of(work) is not None):
+        raise cause
+    await work
+
+
+def error_of(task: "asyncio.Task[Any]") -> BaseException | None:
+    """The exception a finished task ended with, None for success or cancellation."""
+    return None if not task.done() or task.cancelled() else task.exception()
+
+
+def watch(waiting: Awaitable[object], who: str) -> "asyncio.Task[None]":
+    """A task that ends only by the death of ``who``, as an EngineError or the process's own MilesError."""
+
+    async def until_death() -> None:
+        try:
+            await waiting
+        except MilesError:
+            raise
+        except Exception as error:
+            raise EngineError(f"{who} died: {first_line(error)}. Its last words are in the run folder's logs.") from error
+        raise EngineError(f"{who} ended by itself. Its last words are in the run folder's logs.")
+
+    return asyncio.create_task(until_death(), name=f"watch {who}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
