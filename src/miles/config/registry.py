@@ -156,15 +156,17 @@ def find_option(spelling: str) -> Option | None:
 
 
 def nearest_option(spelling: str, command: str | None = None) -> Option | None:
-    """The option whose name is most like the one written, of one command first; None where none is near."""
+    """The option whose name is most like the one written, rather of one command; None where none is near."""
     name = option_name(spelling)
-    own = [option.name for option in options_of(command)] if command else []
-    for names in (own, list(option_table())):
-        starts = [known for known in names if len(name) >= 4 and known.startswith(name)]
-        near = starts or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-        if near:
-            return option_table()[near[0]]
-    return None
+    scores = {option.name: _likeness(name, option) + 0.05 * (command in option.commands) for option in all_options()}
+    best = max(scores, key=lambda known: scores[known])
+    return option_table()[best] if scores[best] >= 0.75 else None
+
+
+def _likeness(name: str, option: Option) -> float:
+    if len(name) >= 4 and option.name.startswith(name):
+        return 1.0
+    return max(difflib.SequenceMatcher(None, name, known).ratio() for known in (option.name, *option.meta.known_as))
 
 
 def _describe(name: str, info: FieldInfo, owner: Owner) -> Option:

@@ -45,6 +45,19 @@ class FlagValue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """A value as a source gave it.
+
+    folder: what a relative path is relative to.
+    """
+
+    name: str
+    raw: Any
+    origin: Origin
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Everything a configuration is made from; nothing else is looked at.
 

@@ -26,7 +26,10 @@ class OptionMeta:
     usual: listed in ``--help``; the rest only in ``--help-all``.
     selector: setting it chooses this variant of its union (``--fully-async``), see ``rules``.
     chooses: the thing a selector chooses, used in the sentence that refuses two of them.
-    counts_when: option name → values under which this option has an effect; otherwise it is refused.
+    counts_when: option name → values of it under which this option has an effect, any of them suffices; ``"given"``
+        stands for whatever is neither unset, empty, off nor zero. Otherwise the option is refused.
+    alternative: the option that says the same in another way; a preset's value yields to the user's choice of the other.
+    known_as: names that other tools have for it, understood when a name is not known.
     not_yet: the sentence that refuses any value but the default.
     not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
     kind: what completion and checks take the value for (``file``, ``folder``, ``dotted``, ``pairs``).
@@ -42,7 +45,8 @@ class OptionMeta:
     kind: str = ""
     metavar: str = ""
     secret: bool = False
-    values: str = ""
+    alternative: str = ""
+    known_as: Sequence[str] = ()
 
 
 def option(default: Any, help: str, *, panel: str, **more: Any) -> Any:

@@ -22,19 +22,46 @@ class DataOptions(OptionSet):
     )
     apply_chat_template: bool = option(False, "Format the prompt with the tokenizer's chat template.", panel=PANEL)
     rollout_shuffle: bool = option(False, "Shuffle the prompts of every epoch, by --rollout-seed.", panel=PANEL)
-    num_rollout: int | None = option(None, "Number of rollouts (training iterations). This or --num-epoch.", panel=PANEL, ge=1)
-    num_epoch: int | None = option(None, "Number of passes over the prompts. This or --num-rollout.", panel=PANEL, ge=1)
+    num_rollout: int | None = option(
+        None,
+        "Number of rollouts (training iterations). This or --num-epoch.",
+        panel=PANEL,
+        ge=1,
+        alternative="num_epoch",
+        known_as=["num_steps", "max_steps", "total_training_steps"],
+    )
+    num_epoch: int | None = option(
+        None,
+        "Number of passes over the prompts. This or --num-rollout.",
+        panel=PANEL,
+        ge=1,
+        alternative="num_rollout",
+        known_as=["num_train_epochs", "total_epochs"],
+    )
     rollout_batch_size: int = option(32, "Prompt groups that one rollout consumes (groups, not samples).", panel=PANEL, ge=1)
-    n_samples_per_prompt: int = option(8, "Answers sampled for each prompt: the group size.", panel=PANEL, ge=1)
-    global_batch_size: int | None = option(None, "Samples that one optimiser step consumes.", panel=PANEL, ge=1)
-    num_steps_per_rollout: int | None = option(None, "Optimiser steps taken on one rollout.", panel=PANEL, ge=1)
+    n_samples_per_prompt: int = option(
+        8, "Answers sampled for each prompt: the group size.", panel=PANEL, ge=1, known_as=["num_generations", "group_size"]
+    )
+    global_batch_size: int | None = option(
+        None,
+        "Samples that one optimiser step consumes.",
+        panel=PANEL,
+        ge=1,
+        alternative="num_steps_per_rollout",
+        known_as=["train_batch_size", "batch_size"],
+    )
+    num_steps_per_rollout: int | None = option(
+        None, "Optimiser steps taken on one rollout.", panel=PANEL, ge=1, alternative="global_batch_size"
+    )
     rollout_max_prompt_len: int | None = option(
         None,
         "Longest prompt in tokens; a longer one is refused at start. By default the context minus the answer.",
         panel=PANEL,
         ge=1,
     )
-    rollout_max_response_len: int = option(1024, "Longest answer in tokens.", panel=PANEL, ge=1)
+    rollout_max_response_len: int = option(
+        1024, "Longest answer in tokens.", panel=PANEL, ge=1, known_as=["max_new_tokens", "max_completion_length"]
+    )
     rollout_max_context_len: int | None = option(
         None, "Longest prompt and answer together in tokens. By default the model's own limit.", panel=PANEL, ge=2
     )

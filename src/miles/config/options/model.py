@@ -19,7 +19,7 @@ class ModelOptions(OptionSet):
         "HF folder of the reference model that KL terms compare with.",
         panel=PANEL,
         kind="folder",
-        counts_when={"use_kl_loss": [True], "kl_coef": ["> 0"]},
+        counts_when={"use_kl_loss": [True], "kl_coef": ["given"]},
         not_yet="the reference model and its KL terms",
     )
     load: Path | None = option(

@@ -10,7 +10,7 @@ PANEL = "Optimiser"
 class OptimizerOptions(OptionSet):
     """Optimiser and micro-batching of the policy."""
 
-    lr: float = option(1e-6, "Learning rate.", panel=PANEL, gt=0)
+    lr: float = option(1e-6, "Learning rate.", panel=PANEL, gt=0, known_as=["learning_rate"])
     min_lr: float = option(
         0.0, "Learning rate at the end of the decay.", panel=PANEL, ge=0, counts_when={"lr_decay_style": ["linear", "cosine"]}
     )
@@ -22,8 +22,14 @@ class OptimizerOptions(OptionSet):
     adam_beta1: float = option(0.9, "AdamW beta 1.", panel=PANEL, ge=0, lt=1, usual=False)
     adam_beta2: float = option(0.95, "AdamW beta 2.", panel=PANEL, ge=0, lt=1, usual=False)
     adam_eps: float = option(1e-8, "AdamW epsilon.", panel=PANEL, gt=0, usual=False)
-    clip_grad: float = option(1.0, "Largest gradient norm.", panel=PANEL, gt=0)
-    micro_batch_size: int | None = option(None, "Samples in one forward pass. This or --max-tokens-per-gpu.", panel=PANEL, ge=1)
+    clip_grad: float = option(1.0, "Largest gradient norm.", panel=PANEL, gt=0, known_as=["max_grad_norm"])
+    micro_batch_size: int | None = option(
+        None, "Samples in one forward pass. This or --max-tokens-per-gpu.", panel=PANEL, ge=1, alternative="max_tokens_per_gpu"
+    )
     max_tokens_per_gpu: int | None = option(
-        None, "Tokens in one forward pass; micro-batches are balanced by tokens. This or --micro-batch-size.", panel=PANEL, ge=1
+        None,
+        "Tokens in one forward pass; micro-batches are balanced by tokens. This or --micro-batch-size.",
+        panel=PANEL,
+        ge=1,
+        alternative="micro_batch_size",
     )

@@ -49,7 +49,12 @@ class ReplaceableRollout(RolloutOptions):
         None, "Dotted path of your rollout function.", panel=PANEL, kind="dotted", selector=True, chooses="the rollout function"
     )
     rollout_api: Literal["class", "function"] = option(
-        "class", "Rollout functions are classes built once, or (the older way) plain functions.", panel=PANEL, usual=False
+        "class",
+        "Rollout functions are classes built once, or (the older way) plain functions.",
+        panel=PANEL,
+        usual=False,
+        not_yet="function-based rollout functions",
+        not_yet_values=["function"],
     )
 
 

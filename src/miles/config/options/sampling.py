@@ -8,7 +8,9 @@ PANEL = "Sampling"
 class SamplingOptions(OptionSet):
     """Sampling parameters of training rollouts."""
 
-    rollout_temperature: float = option(1.0, "Sampling temperature; log-probs are taken after it.", panel=PANEL, gt=0)
+    rollout_temperature: float = option(
+        1.0, "Sampling temperature; log-probs are taken after it.", panel=PANEL, gt=0, known_as=["temperature"]
+    )
     rollout_top_p: float = option(1.0, "Keep the smallest set of tokens with this probability.", panel=PANEL, gt=0, le=1)
     rollout_top_k: int = option(-1, "Keep the k most probable tokens; -1 keeps all.", panel=PANEL, ge=-1)
     rollout_stop: tuple[str, ...] = option((), "Strings that end an answer.", panel=PANEL, usual=False)

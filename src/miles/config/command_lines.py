@@ -1,0 +1,47 @@
+"""The command line that a user should have typed, for remedies that can be copied."""
+
+import shlex
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from miles.config.reading import written
+from miles.config.registry import Option, find_option, selector_of
+from miles.config.sources import FlagValue, Sources
+
+
+def command_line(command: str, sources: Sources, *, without: Collection[str] = (), plus: Sequence[str] = ()) -> str:
+    """``miles <command>`` with the preset, files and flags of ``sources`` that this command has.
+
+    without: option names to leave out.
+    plus: flags to add unless they are there already.
+    """
+    words = ["miles", command]
+    if sources.preset is not None:
+        words += ["--preset", sources.preset]
+    for file in sources.config_files:
+        words += ["--config", str(file)]
+    words += [flag for flag in plus if flag not in {given.text for given in sources.flags.values()}]
+    for name, given in sources.flags.items():
+        option = find_option(name)
+        if option is not None and command in option.commands and option.name not in without:
+            words += _words(option, given)
+    return shlex.join(words)
+
+
+def needed_selector(option: Option, command: str) -> str:
+    """The flag without which an option does not count in a command (``--fully-async``); empty for none."""
+    owner = next(owner for owner in option.owners if owner.command == command)
+    selector = selector_of(owner.option_set)
+    found = find_option(selector) if selector else None
+    return found.flag if found and found.name != option.name else ""
+
+
+def _words(option: Option, given: FlagValue) -> list[str]:
+    if option.shape.scalar is bool and not isinstance(given.value, str):
+        return [given.text]
+    if option.meta.secret:
+        return [given.text, "…"]
+    if option.shape.pairs and isinstance(given.value, (list, tuple)):
+        return [word for pair in given.value for word in (given.text, *map(str, pair))]
+    values: Sequence[Any] = given.value if isinstance(given.value, (list, tuple)) else [given.value]
+    return [word for value in values for word in (given.text, written(value))]

@@ -1,0 +1,143 @@
+"""Plain Python out of a raw value: the text of a flag or variable, or the number, string, list or table of a file.
+
+All three forms of a value end in the same object, so that from here on nobody asks where it came from. Bounds and
+choices are left to the option sets.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from miles.config.registry import Option
+
+UNSET = "none"
+_TRUE = {"true", "1", "yes", "on"}
+_FALSE = {"false", "0", "no", "off"}
+
+
+class UnreadableError(ValueError):
+    """A raw value has the wrong form; ``why`` is a clause, ``remedy`` an imperative sentence."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        self.why, self.remedy = why, remedy
+        super().__init__(f"{why}. {remedy}")
+
+
+def read_value(option: Option, raw: Any, folder: Path) -> Any:
+    """The value of an option; relative paths are taken relative to ``folder``.
+
+    Raises:
+        UnreadableError: it has the wrong form.
+    """
+    shape = option.shape
+    if raw is None or (isinstance(raw, str) and raw.lower() == UNSET and shape.optional):
+        return None
+    if shape.pairs:
+        return tuple((name, _read_one(option, value, folder)) for name, value in _pairs(option, raw))
+    if shape.repeated:
+        return tuple(_read_one(option, value, folder) for value in _items(option, raw))
+    return _read_one(option, raw, folder)
+
+
+def written(value: Any) -> str:
+    """A raw or read value as text, the same for all forms: ``true``, ``none``, ``a, b``, ``name=path, …``."""
+    if value is None:
+        return UNSET
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={written(item)}" for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_written_item(item) for item in value)
+    return str(value)
+
+
+def _written_item(item: Any) -> str:
+    if isinstance(item, (list, tuple)) and len(item) == 2:
+        return f"{item[0]}={written(item[1])}"
+    return json.dumps(item) if isinstance(item, str) and ("," in item or not item.strip()) else written(item)
+
+
+def _read_one(option: Option, raw: Any, folder: Path) -> Any:
+    scalar = option.shape.scalar
+    if scalar is bool:
+        return _read_switch(option, raw)
+    if scalar is int:
+        return _read_whole(option, raw)
+    if scalar is float:
+        return _read_number(option, raw)
+    if not isinstance(raw, (str, Path)):
+        raise UnreadableError("is no text", f"Write {option.name} in quotes")
+    if scalar is not Path:
+        return str(raw)
+    if not str(raw):
+        raise UnreadableError("is empty", f"Give {option.flag} a path, or leave it out")
+    return folder / Path(raw).expanduser()
+
+
+def _read_switch(option: Option, raw: Any) -> bool:
+    word = raw.lower() if isinstance(raw, str) else str(int(raw)) if isinstance(raw, (bool, int)) else ""
+    if word not in _TRUE | _FALSE:
+        raise UnreadableError("is neither true nor false", f"Set {option.name} to true or false")
+    return word in _TRUE
+
+
+def _read_whole(option: Option, raw: Any) -> int:
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    try:
+        if isinstance(raw, str):
+            return int(raw)
+    except ValueError:
+        pass
+    raise UnreadableError("is not a whole number", f"Give {option.flag} a whole number{_range(option)}")
+
+
+def _read_number(option: Option, raw: Any) -> float:
+    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        return float(raw)
+    try:
+        if isinstance(raw, str):
+            return float(raw)
+    except ValueError:
+        pass
+    raise UnreadableError("is not a number", f"Give {option.flag} a number{_range(option)}")
+
+
+def _range(option: Option) -> str:
+    return "".join(f" {BOUND_WORDS[bound]} {limit:g}" for bound, limit in option.bounds)
+
+
+BOUND_WORDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+
+
+def _items(option: Option, raw: Any) -> Sequence[Any]:
+    if isinstance(raw, str):
+        parsed = _json(option, raw) if raw.lstrip().startswith("[") else [part.strip() for part in raw.split(",") if part.strip()]
+        return _items(option, parsed)
+    if isinstance(raw, (list, tuple)):
+        return raw
+    raise UnreadableError("is no list", f"Write {option.name} as a list: [ … ]")
+
+
+def _pairs(option: Option, raw: Any) -> Sequence[tuple[str, Any]]:
+    if isinstance(raw, str):
+        if raw.lstrip().startswith(("{", "[")):
+            return _pairs(option, _json(option, raw))
+        raw = [part.strip().split("=", 1) for part in raw.split(",") if part.strip()]
+    if isinstance(raw, Mapping):
+        return [(str(name), value) for name, value in raw.items()]
+    if isinstance(raw, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in raw):
+        return [(str(name), value) for name, value in raw]
+    raise UnreadableError(
+        f"does not consist of pairs {option.metavar}",
+        f"Pass {option.flag} {option.metavar} for each, or write a table {option.name} = {{ name = … }} in a file",
+    )
+
+
+def _json(option: Option, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableError(f"is no JSON: {error}", f"Correct it, or give {option.flag} values separated by commas") from error
