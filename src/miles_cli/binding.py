@@ -1,0 +1,93 @@
+"""Options as Typer sees them: made from the registry, split into words, and nothing else.
+
+Typer gets no defaults, no types and no variables. What was typed goes to the resolver as text, so that a flag, a file
+key and a variable are judged by the same rules and refused with the same words.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from typer import core
+
+from miles.config.registry import Option, all_options, option_name, options_of
+from miles.config.sources import FlagValue
+from miles_cli.describe import facts, is_plain_switch
+
+TYPED = "miles_cli.typed"  # key in the context's ``meta``
+TEXT = core.TypeDescriptor(str, typer.Option(), None)  # type: ignore[attr-defined]
+SWITCH = core.TypeDescriptor(bool, typer.Option(), None)  # type: ignore[attr-defined]
+
+
+class BoundOption(core.TyperOption):
+    """One option of the registry on one command.
+
+    hidden: the option belongs to the other command; it is read only to say so.
+    """
+
+    def __init__(self, option: Option, *, hidden: bool) -> None:
+        self.option = option
+        self.usual = option.meta.usual
+        self.facts = facts(option)
+        is_switch = option.shape.scalar is bool
+        negative = f"/{option.negative_flag}" if is_plain_switch(option) else ""
+        super().__init__(
+            param_decls=[option.name, option.flag + negative],
+            type_descriptor=SWITCH if is_switch else TEXT,
+            is_flag=is_switch,
+            multiple=option.shape.repeated,
+            nargs=2 if option.shape.pairs else 1,
+            metavar=option.metavar,
+            help=option.help,
+            hidden=hidden,
+            rich_help_panel=option.panel,
+            expose_value=False,
+        )
+
+    def process_value(self, ctx: Any, value: Any) -> None:
+        """Note what was typed, as typed."""
+        if value is None:
+            return
+        flag = self.option.negative_flag if value is False else self.option.flag
+        ctx.meta.setdefault(TYPED, {})[self.name] = FlagValue(tuple(value) if self.multiple else value, flag)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The option's choices."""
+        return [Word(str(choice)) for choice in self.option.choices]
+
+
+class Word:
+    """A completion without more to say about it, in the form that Typer uses."""
+
+    help = ""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+
+def bound_options(command: str) -> list[BoundOption]:
+    """A command's options, panel by panel, then the other command's, hidden."""
+    own = options_of(command)
+    names = {option.name for option in own}
+    foreign = [option for option in all_options() if option.name not in names]
+    return [BoundOption(o, hidden=False) for o in own] + [BoundOption(o, hidden=True) for o in foreign]
+
+
+def typed_flags(meta: Mapping[str, Any], unknown: Sequence[str]) -> tuple[dict[str, FlagValue], list[str]]:
+    """What was typed, for the resolver, and the words that are neither flags nor their values.
+
+    unknown: the words that Typer could not place, in order; ``--lerning-rate 3`` gives an unknown flag with a value.
+    """
+    flags: dict[str, FlagValue] = dict(meta.get(TYPED, {}))
+    stray: list[str] = []
+    last = ""
+    for word in unknown:
+        if word.startswith("-") and len(word) > 1:
+            last, _, value = word.partition("=")
+            flags[option_name(last)] = FlagValue(value, last)
+        elif last:
+            flags[option_name(last)] = FlagValue(word, last)
+            last = ""
+        else:
+            stray.append(word)
+    return flags, stray

@@ -1,0 +1,130 @@
+"""The command classes of Typer that miles needs: options bound when they are first asked for, own help and errors."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from miles.config.sources import FlagValue
+from miles.errors import ConfigError, MilesError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The options a user typed after ``miles train`` or another command that takes them."""
+
+    flags: dict[str, FlagValue]
+
+
+class OptionsCommand(TyperCommand):
+    """A command that takes every option of ``miles train`` or ``miles train-async``.
+
+    Words that fit no option are kept for the resolver, which knows where they belong.
+    """
+
+    ignore_unknown_options = True
+    allow_extra_args = True
+    option_owner = ""
+    _bound: list[Any] | None = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The command's own parameters, the bound options, then ``--help``."""
+        if self._bound is None:
+            from miles_cli.binding import bound_options
+
+            self._bound = list(bound_options(self.option_owner))
+            self.params = [*self.params, *self._bound]
+        return list(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split the words; leave what was typed in ``ctx.obj``."""
+        from miles_cli.binding import typed_flags
+
+        rest = super().parse_args(ctx, args)
+        flags, stray = typed_flags(ctx.meta, rest)
+        if stray:
+            raise ConfigError([_stray(word, ctx.command_path) for word in stray])
+        ctx.obj = Typed(flags)
+        return []
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The usual options, panel by panel."""
+        from miles_cli.help_screen import print_help
+
+        print_help(self, ctx, everything=False)
+
+
+class TrainCommand(OptionsCommand):
+    """Takes the options of ``miles train``."""
+
+    option_owner = "train"
+
+
+class TrainAsyncCommand(OptionsCommand):
+    """Takes the options of ``miles train-async``."""
+
+    option_owner = "train-async"
+
+
+class ShowGroup(TyperGroup):
+    """``miles config show``: without a command it takes no options of a run, and says so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split the words."""
+        from miles.config.registry import find_option
+
+        flag = next((word.partition("=")[0] for word in args if word.startswith("--")), "")
+        try:
+            return list(super().parse_args(ctx, args))
+        except typer.TyperException:
+            if (option := find_option(flag)) is None:
+                raise
+            remedy = f"Run: {ctx.command_path} {option.commands[0]} {option.flag} …"
+            why = "is an option of a command, and none is named"
+            raise ConfigError([Problem(option.name, "", option.flag, why, remedy)]) from None
+
+
+class RootGroup(TyperGroup):
+    """``miles`` itself: answers Tab, and shows every error as a sentence with its exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run, and exit as the process should."""
+        from miles_cli.completion import VARIABLE
+
+        if (request := os.environ.get(VARIABLE)) is not None:
+            _answer_tab(self, request)
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        try:
+            code = super().main(args, prog_name or "miles", complete_var, False, windows_expand_args, **extra)
+        except (MilesError, typer.TyperException) as error:
+            from miles_cli.problems import print_error
+
+            print_error(error)
+            sys.exit(error.exit_code)
+        except typer.Abort:
+            sys.exit(130)
+        sys.exit(code or 0)
+
+
+def _answer_tab(root: TyperGroup, request: str) -> NoReturn:
+    from miles_cli.completion import answer
+
+    sys.stdout.write(answer(root, request) + "\n")
+    sys.exit(0)
+
+
+def _stray(word: str, command: str) -> Problem:
+    return Problem(word, "", "command line", "is neither an option nor the value of one", f"See `{command} --help`.")

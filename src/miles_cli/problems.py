@@ -1,0 +1,55 @@
+"""Errors on the screen: every problem with its origin, the reason and the way out; no traceback."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from miles.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def print_error(error: Exception, console: "Console | None" = None) -> None:
+    """Show an error on stderr: a panel on a terminal, plain lines elsewhere."""
+    from rich.console import Console
+
+    console = console or Console(stderr=True, highlight=False)
+    problems = error.problems if isinstance(error, ConfigError) else ()
+    if console.is_terminal:
+        _print_panel(console, problems, str(error))
+        return
+    lines = plain_problems(problems) if problems else [f"error: {error}"]
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def count(problems: Sequence[Problem]) -> str:
+    """``1 problem``, ``3 problems``."""
+    return f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+
+
+def plain_problems(problems: Sequence[Problem]) -> list[str]:
+    """Two lines for each problem, after their number."""
+    lines = [f"error: {count(problems)}"]
+    for problem in problems:
+        given = f" = {problem.value}" if problem.value else ""
+        origin = f" ({problem.origin})" if problem.origin else ""
+        lines += [f"  {problem.option}{given}{origin}: {problem.why}", f"    -> {problem.remedy}"]
+    return lines
+
+
+def _print_panel(console: "Console", problems: Sequence[Problem], text: str) -> None:
+    from rich import box
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.text import Text
+
+    body: list[RenderableType] = [Text(text)] if not problems else []
+    for problem in problems:
+        head = Text(problem.option, style="bold")
+        head.append(f" = {problem.value}" if problem.value else "", style="bold red")
+        head.append(f"  {problem.origin}" if problem.origin else "", style="dim")
+        body += [head, Text(f"  {problem.why}"), Text(f"  → {problem.remedy}", style="green"), Text("")]
+    if problems:
+        body.pop()
+    title = count(problems) if problems else "error"
+    console.print(Panel(Group(*body), title=title, title_align="left", border_style="red", box=box.ROUNDED))

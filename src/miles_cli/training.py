@@ -1,0 +1,64 @@
+"""``miles train`` and ``miles train-async``: resolve, print, and either stop there (``--dry-run``) or run."""
+
+from typing import TYPE_CHECKING
+
+from miles.config.resolution import Resolution
+from miles_cli.invocation import Typed
+from miles_cli.showing import sources_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def train_command(command: str, typed: Typed, preset: str | None, config: list[str] | None, *, dry_run: bool) -> int:
+    """Run a command; the process's exit code.
+
+    Raises:
+        ConfigError: it cannot run, with every reason.
+        MilesError: the run failed.
+    """
+    from rich.console import Console
+
+    from miles.config.resolve import resolve
+
+    resolution = resolve(command, sources_of(typed, preset, config))
+    console = Console(highlight=False)
+    _print_configuration(resolution, console, brief=console.is_terminal and not dry_run)
+    if dry_run:
+        _print_plan(resolution, console)
+        return 0
+    return _run(resolution, console)
+
+
+def _print_configuration(resolution: Resolution, console: "Console", *, brief: bool) -> None:
+    """All rows, or only those that somebody has chosen and those that follow."""
+    from miles_cli.render import is_default, print_rows
+    from miles_cli.wording import schedule_sentence
+
+    rows = [row for row in resolution.rows if not (brief and is_default(row))]
+    console.print(f"miles {resolution.command} · {schedule_sentence(resolution.derived)}", markup=False, soft_wrap=True)
+    for warning in resolution.warnings:
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True, style="yellow")
+    print_rows(rows, console, as_table=console.is_terminal)
+    if hidden := len(resolution.rows) - len(rows):
+        console.print(f"and {hidden} defaults; `miles config show {resolution.command} …` lists them", markup=False, style="dim")
+
+
+def _print_plan(resolution: Resolution, console: "Console") -> None:
+    from miles.config.plan import make_plan
+
+    lines = make_plan(resolution).lines()
+    console.print("\n".join(["", "plan", *lines, "", "dry run: nothing was started"]), markup=False, soft_wrap=True)
+
+
+def _run(resolution: Resolution, console: "Console") -> int:
+    from miles_cli.live import reporter_for
+
+    reporter = reporter_for(resolution, console)
+    reporter.stage("importing torch and Ray")
+    try:
+        from miles.loops.start import start_run
+
+        return start_run(resolution, reporter)
+    finally:
+        reporter.close()

@@ -1,0 +1,36 @@
+"""What a schedule does, in words, and other short texts that several screens share."""
+
+import math
+
+from miles.config.derived import Derived
+from miles.config.resolution import Row
+
+SCHEDULES = {
+    "sync": "sync: the policy waits for rollout k, the engines wait for step k",
+    "one_step_off": "one-step-off: rollout k+1 runs while step k trains",
+    "fully_async": "fully async: a producer keeps the engines full, the policy drains a buffer",
+}
+
+
+def schedule_sentence(derived: Derived) -> str:
+    """``fully async: …; staleness at most 4 weight versions``."""
+    bound = derived.staleness_bound
+    versions = "0" if bound == 0 else f"at most {bound} weight version{'' if bound == 1 else 's'}"
+    return f"{SCHEDULES[derived.schedule]}; staleness {versions}"
+
+
+def shown_value(row: Row) -> str:
+    """A row's value; an empty one is made visible."""
+    return row.value if row.value else '""'
+
+
+def duration(seconds: float) -> str:
+    """``8 s``, ``1:42``, ``2:03:04``."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
