@@ -120,7 +120,9 @@ class Ledger:
         """
         alive, settled = self._sizes.total(), self._trained + self._dropped.total()
         if self._issued != alive + settled or alive != len(self._state):
-            raise RolloutError(f"the ledger does not add up, please report this: {self.counts()}, {len(self._state)} groups known")
+            raise RolloutError(
+                f"the ledger does not add up, please report this: {self.counts()}, {len(self._state)} groups known"
+            )
 
     def snapshot(self) -> dict[str, Any]:
         """JSON-able state. Groups not yet trained are written as waiting: a resumed run samples them again."""
@@ -144,7 +146,9 @@ class Ledger:
             ledger._dropped.update({DropReason(reason): int(number) for reason, number in snapshot["dropped"].items()})
             waiting = [int(index) for index in snapshot["waiting"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the ledger of the checkpoint cannot be read ({error!r}). Resume from another checkpoint") from error
+            raise CheckpointError(
+                f"the ledger of the checkpoint cannot be read ({error!r}). Resume from another checkpoint"
+            ) from error
         ledger._fill_waiting(waiting)
         return ledger
 

@@ -1,0 +1,162 @@
+"""Assembles the rollout side of a run from its configuration.
+
+source ─┐
+ledger ─┼─► rollout function ─► groups        rewards ─► generator ─► (training and evaluation)
+engine ─┘
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from miles.clock import Clock
+from miles.config.commands import AnyConfig
+from miles.config.derived import Derived
+from miles.config.dotted import load_dotted
+from miles.config.options.reward import RewardOptions
+from miles.engines.wire import EngineApi, SamplingParams
+from miles.errors import ConfigError, Problem
+from miles.rollout.contracts import RolloutFn, RolloutFnInput
+from miles.rollout.function_api import FunctionRolloutFn
+from miles.rollout.generate import GenerateFn, GenerateSettings, SingleTurnGroupGenerator
+from miles.rollout.ledger import Ledger
+from miles.rollout.prompts import PromptFormat, PromptSource, Tokenizer
+from miles.rollout.reward_workers import RewardWorkers
+from miles.rollout.rewards import AsyncJudge, CustomReward, ExactReward, Rewards, is_async
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSide:
+    """Everything that makes rollouts; ``fn`` is what the loop calls."""
+
+    fn: RolloutFn
+    ledger: Ledger
+    source: PromptSource
+    rewards: Rewards
+
+    async def close(self) -> None:
+        """End every task and process of the rollout side."""
+        await self.fn.close()
+        await self.rewards.close()
+
+
+def build_rollout(
+    config: AnyConfig,
+    derived: Derived,
+    tokenizer: Tokenizer,
+    engine: EngineApi,
+    clock: Clock,
+    say: Callable[[str], None],
+    *,
+    first_rollout_id: int = 0,
+    weight_version: int = 0,
+    ledger: Ledger | None = None,
+) -> RolloutSide:
+    """The rollout side of a run; ``ledger`` is the restored one of a resumed run.
+
+    Raises:
+        DataError: the prompt file cannot be used.
+        ConfigError: there is no reward, or a dotted path leads nowhere.
+    """
+    ledger = Ledger() if ledger is None else ledger
+    source = prompt_source(config, derived, tokenizer, config.data.prompt_data, shuffles=config.data.rollout_shuffle)
+    rewards = build_rewards(config.reward)
+    generator = train_generator(config, derived, tokenizer, engine, rewards)
+    given = RolloutFnInput(config, derived, source, ledger, generator, clock, first_rollout_id, weight_version, say)
+    return RolloutSide(rollout_function(given), ledger, source, rewards)
+
+
+def rollout_function(given: RolloutFnInput) -> RolloutFn:
+    """The rollout function that the run resolved to, built."""
+    loaded = load_dotted(given.derived.rollout_function_path)
+    if given.config.rollout.rollout_api == "function":
+        return FunctionRolloutFn(loaded, given)
+    built: RolloutFn = loaded(given)
+    return built
+
+
+def prompt_source(
+    config: AnyConfig, derived: Derived, tokenizer: Tokenizer, path: Path, *, shuffles: bool = False
+) -> PromptSource:
+    """The prompts of a file, for training or evaluation (which is not shuffled).
+
+    Raises:
+        DataError: some lines cannot be used.
+    """
+    data = config.data
+    line_format = PromptFormat(
+        derived.max_prompt_len, data.input_key, data.label_key, data.metadata_key, data.apply_chat_template
+    )
+    return PromptSource.from_jsonl(path, tokenizer, line_format, config.sampling.rollout_seed if shuffles else None)
+
+
+def train_generator(
+    config: AnyConfig, derived: Derived, tokenizer: Tokenizer, engine: EngineApi, rewards: Rewards
+) -> SingleTurnGroupGenerator:
+    """Samples training groups."""
+    sampling = config.sampling
+    params = SamplingParams(
+        config.data.rollout_max_response_len,
+        sampling.rollout_temperature,
+        sampling.rollout_top_p,
+        sampling.rollout_top_k,
+        sampling.rollout_stop,
+        sampling.rollout_stop_token_ids,
+    )
+    settings = generate_settings(config, derived, params, config.data.n_samples_per_prompt, "train")
+    return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config))
+
+
+def eval_generator(
+    config: AnyConfig, derived: Derived, tokenizer: Tokenizer, engine: EngineApi, rewards: Rewards
+) -> SingleTurnGroupGenerator:
+    """Samples held-out groups, with the evaluation's parameters."""
+    sampling = config.sampling
+    params = SamplingParams(
+        derived.eval_max_response_len,
+        derived.eval_temperature,
+        derived.eval_top_p,
+        derived.eval_top_k,
+        sampling.rollout_stop,
+        sampling.rollout_stop_token_ids,
+    )
+    settings = generate_settings(config, derived, params, config.evaluation.n_samples_per_eval_prompt, "eval")
+    return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config))
+
+
+def generate_settings(
+    config: AnyConfig, derived: Derived, sampling: SamplingParams, num_samples: int, purpose: str
+) -> GenerateSettings:
+    """What training and evaluation share, with what they do not."""
+    return GenerateSettings(
+        sampling=sampling,
+        num_samples=num_samples,
+        max_context_len=derived.max_context_len,
+        timeout_seconds=config.rollout.rollout_timeout_seconds,
+        seed=config.sampling.rollout_seed,
+        purpose=purpose,
+        granularity=config.rollout.rollout_submission_granularity,
+    )
+
+
+def generate_function(config: AnyConfig) -> GenerateFn | None:
+    """The user's generate function, if there is one."""
+    path = config.rollout.custom_generate_function_path
+    return load_dotted(path) if path else None
+
+
+def build_rewards(options: RewardOptions) -> Rewards:
+    """The built-in reward, or the user's function behind its time limit.
+
+    Raises:
+        ConfigError: neither is given.
+    """
+    path = options.custom_rm_path
+    if path is None and options.rm_type is None:
+        why, remedy = "no reward is given", "Pass --rm-type exact, or your own function with --custom-rm-path"
+        raise ConfigError([Problem("rm_type", "", "", why, remedy)])
+    if path is None:
+        return ExactReward()
+    function, seconds = load_dotted(path), options.reward_timeout_seconds
+    judge = AsyncJudge(function, seconds) if is_async(function) else RewardWorkers(path, options.reward_num_workers, seconds)
+    return CustomReward(judge, reward_key=options.reward_key, per_group=options.group_rm)

@@ -1,0 +1,189 @@
+"""Single-turn generation: one prompt in, its group of scored samples out.
+
+    Prompt ──requests (rid, seed)──► engine ──Answer × n──► Sample × n ──rewards──► Group
+
+Each sample has a seed of its own that depends on the run's seed and the sample's place alone, so that an answer does not
+depend on when, where or beside what it was sampled. Whatever ends a group early also ends its requests at the engine.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar
+
+from miles.engines.wire import Answer, EngineApi, FinishReason, GenerateRequest, SamplingParams
+from miles.errors import EngineError, RolloutError
+from miles.rollout.failures import first_failure
+from miles.rollout.prompt_lines import Tokenizer
+from miles.rollout.rewards import Rewards
+from miles.types import Group, Prompt, Sample, SampleStatus
+
+ABORT_TIMEOUT_SECONDS: Final = 10.0
+STATUS_OF: Final[dict[FinishReason, SampleStatus]] = {
+    "stop": SampleStatus.COMPLETED,
+    "length": SampleStatus.TRUNCATED,
+    "abort": SampleStatus.ABORTED,
+}
+
+T = TypeVar("T")
+GenerateFn = Callable[[EngineApi, Prompt, SamplingParams, str], Coroutine[Any, Any, Answer]]
+"""Your generate function: ``async (engine, prompt, sampling, rid) -> Answer``.
+
+It samples one answer with ``sampling`` (which carries this sample's seed). Requests it sends to the engine should be
+named ``rid``, so that they are aborted with the group; the answer's ids, log-probs and spans cover the response alone.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSettings:
+    """How groups are sampled.
+
+    sampling: ``max_new_tokens`` is the longest answer wanted; what the context leaves may be less.
+    seed, purpose: with the sample's place they give its seed; rids begin with ``purpose``.
+    timeout_seconds: for sampling a whole group; scoring has a limit of its own (``reward_timeout_seconds``).
+    """
+
+    sampling: SamplingParams
+    num_samples: int
+    max_context_len: int
+    timeout_seconds: float
+    seed: int
+    purpose: str = "train"
+    granularity: Literal["group", "sample"] = "group"
+
+
+class SingleTurnGroupGenerator:
+    """Samples and scores groups; training and evaluation each have their own, with their own settings."""
+
+    def __init__(
+        self,
+        engine: EngineApi,
+        tokenizer: Tokenizer,
+        rewards: Rewards,
+        settings: GenerateSettings,
+        generate: GenerateFn | None = None,
+    ) -> None:
+        self._engine, self._tokenizer, self._rewards, self._settings = engine, tokenizer, rewards, settings
+        self._generate = generate
+        self._name = f"{settings.purpose}-{uuid.uuid4().hex[:8]}"
+        self._attempts = itertools.count()
+
+    async def __call__(self, prompt: Prompt, version_admitted: int) -> Group:
+        """The scored group; not scored if the engine aborted one of its samples.
+
+        Raises:
+            EngineError: an engine failed, or its answer does not hold together.
+            TimeoutError: sampling took longer than the limit.
+        """
+        requests = self._requests(prompt)
+        answers = await self._ask_in_time(prompt, requests)
+        samples = [self._sample(prompt, place, *pair) for place, pair in enumerate(zip(requests, answers, strict=True))]
+        if any(sample.status is SampleStatus.ABORTED for sample in samples):
+            return Group(prompt, tuple(samples), version_admitted)
+        return Group(prompt, await self._rewards.score(prompt, samples), version_admitted)
+
+    def _requests(self, prompt: Prompt) -> list[GenerateRequest]:
+        room = self._settings.max_context_len - len(prompt.token_ids)
+        if room < 1:
+            raise RolloutError(
+                f"prompt {prompt.index} (row {prompt.row}) has {len(prompt.token_ids)} tokens and leaves no room for an answer "
+                f"in a context of {self._settings.max_context_len}. Raise --rollout-max-context-len or remove the prompt"
+            )
+        sampling = replace(self._settings.sampling, max_new_tokens=min(self._settings.sampling.max_new_tokens, room))
+        attempt = next(self._attempts)
+        return [
+            GenerateRequest(
+                f"{self._name}-{attempt}-{prompt.index}-{place}",
+                prompt.token_ids,
+                replace(sampling, sampling_seed=sample_seed(self._settings.seed, self._settings.purpose, prompt.index, place)),
+            )
+            for place in range(self._settings.num_samples)
+        ]
+
+    async def _ask_in_time(self, prompt: Prompt, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        limit = self._settings.timeout_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return await self._ask(prompt, requests)
+        except BaseException as error:
+            await self._abort([request.rid for request in requests], error)
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(f"group {prompt.index} took longer than {limit:g} s (--rollout-timeout-seconds)") from error
+            raise
+
+    async def _ask(self, prompt: Prompt, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        generate = self._generate
+        if generate is not None:
+            return await concurrently([generate(self._engine, prompt, request.sampling, request.rid) for request in requests])
+        if self._settings.granularity == "group":
+            return await self._engine.generate(requests)
+        single = await concurrently([self._engine.generate([request]) for request in requests])
+        return [answer for answers in single for answer in answers]
+
+    async def _abort(self, rids: Sequence[str], cause: BaseException) -> None:
+        try:
+            async with asyncio.timeout(ABORT_TIMEOUT_SECONDS):
+                await self._engine.abort(rids)
+        except (EngineError, TimeoutError) as error:
+            cause.add_note(f"its requests could not be aborted either: {error!r}")
+
+    def _sample(self, prompt: Prompt, place: int, request: GenerateRequest, answer: Answer) -> Sample:
+        check_answer(request, answer)
+        text = self._tokenizer.decode(list(answer.output_ids), skip_special_tokens=True)
+        if answer.finish_reason == "stop":
+            text = before_stop(text, request.sampling.stop)
+        return Sample(
+            group_index=prompt.index,
+            sample_index=place,
+            prompt_ids=prompt.token_ids,
+            response_ids=answer.output_ids,
+            logprobs=answer.logprobs,
+            loss_mask=(1,) * len(answer.output_ids),
+            versions=answer.versions,
+            status=STATUS_OF[answer.finish_reason],
+            text=text,
+        )
+
+
+def sample_seed(seed: int, purpose: str, group_index: int, sample_index: int) -> int:
+    """A seed of 31 bits that depends on nothing else; the same on every machine."""
+    place = f"{seed}/{purpose}/{group_index}/{sample_index}".encode()
+    return int.from_bytes(hashlib.blake2b(place, digest_size=4).digest(), "big") & 0x7FFF_FFFF
+
+
+async def concurrently(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; the first failure cancels the rest and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(call) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise first_failure(failures) from failures
+    return [task.result() for task in running]
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """The text up to the first stop string."""
+    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def check_answer(request: GenerateRequest, answer: Answer) -> None:
+    """Refuse an answer whose parts do not fit together.
+
+    Raises:
+        EngineError: names the request and what does not fit.
+    """
+    length, end = len(answer.output_ids), 0
+    if answer.rid != request.rid:
+        raise EngineError(f"request {request.rid} got the answer of {answer.rid!r}")
+    if len(answer.logprobs) != length:
+        raise EngineError(f"request {request.rid}: {length} tokens but {len(answer.logprobs)} log-probs")
+    for span in answer.versions:
+        if span.start != end or span.end <= span.start:
+            break
+        end = span.end
+    if end != length:
+        raise EngineError(f"request {request.rid}: versions {list(answer.versions)} do not cover {length} tokens without gaps")

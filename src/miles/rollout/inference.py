@@ -1,0 +1,87 @@
+"""The standard rollout function: starts one batch of groups together and waits for all of them.
+
+    rollout k:  slot 0  ═══ group 0 ═══│                         a slot whose group is dropped takes the next
+                slot 1  ═ group 1 ═ ✗ ═══ group 3 ═══│           one in index order, until each slot has an
+                slot 2  ═════ group 2 ═════│                     accepted group; then the rollout is handed over
+
+Sync calls it between steps; one step off calls it for rollout k+1 while step k trains.
+"""
+
+import asyncio
+
+from miles.errors import RolloutError
+from miles.rollout.attempts import Attempts
+from miles.rollout.contracts import RolloutFnInput
+from miles.rollout.failures import first_failure
+from miles.rollout.handover import Handover
+from miles.rollout.progress import ProgressWatch
+from miles.types import Group, Rollout
+
+
+class InferenceRolloutFn:
+    """One batch of groups per call, all concurrently."""
+
+    def __init__(self, given: RolloutFnInput) -> None:
+        self._batch_size = given.config.data.rollout_batch_size
+        self._version = given.weight_version
+        self._ledger = given.ledger
+        self._attempts, self._handover = Attempts(given), Handover(given)
+        self._watch = ProgressWatch(given.clock, given.config.rollout.no_progress_seconds, given.say, self._describe)
+        self._accepted: list[Group] = []
+        self._running = asyncio.Event()
+        self._running.set()
+
+    async def __call__(self, rollout_id: int, weight_version: int) -> Rollout:
+        """The next ``rollout_batch_size`` accepted groups.
+
+        Raises:
+            RolloutError: a group failed; its siblings were cancelled and are waiting again.
+        """
+        self._accepted = []
+        self._watch.moved()
+        try:
+            await self._fill_slots()
+        except BaseException as error:
+            for group in self._accepted:
+                self._ledger.put_back(group.index)
+            if isinstance(error, BaseExceptionGroup):
+                cause = first_failure(error)
+                raise RolloutError(f"rollout {rollout_id} failed: {cause}") from cause
+            raise
+        return self._handover.hand_over(rollout_id, self._accepted)
+
+    def published(self, version: int) -> None:
+        """Groups started from now on count from ``version``."""
+        self._version = version
+
+    async def pause(self) -> None:
+        """Start no further group; those in flight go on."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Start groups again."""
+        self._running.set()
+
+    async def close(self) -> None:
+        """Nothing outlives a call; whoever awaits one ends it by cancelling."""
+
+    async def _fill_slots(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch.run())
+            slots = [tasks.create_task(self._fill_slot()) for _ in range(self._batch_size)]
+            await asyncio.wait(slots)
+            watching.cancel()
+
+    async def _fill_slot(self) -> None:
+        group = None
+        while group is None:
+            await self._running.wait()
+            flight = self._attempts.begin(self._version)
+            group = await self._attempts.run(flight)
+            self._watch.moved()
+        self._accepted.append(group)
+
+    def _describe(self) -> str:
+        paused = "" if self._running.is_set() else "; production is paused"
+        done = f"{len(self._accepted)} of {self._batch_size} groups accepted"
+        return f"the policy waits for the engines: {done}, {self._attempts.flights.describe()}{paused}"

@@ -1,0 +1,57 @@
+"""What is measured on the groups of one rollout, in index order, so that the same batch gives the same bits."""
+
+from collections.abc import Mapping, Sequence
+
+from miles.rollout.ledger import DropReason
+from miles.types import Group, Metrics, Sample, SampleStatus, mean, staleness
+
+
+def batch_metrics(groups: Sequence[Group]) -> Metrics:
+    """Rewards, lengths and endings of a batch.
+
+    ``rollout/raw_reward`` is the mean over samples that got a reward; ``rollout/num_tokens`` counts response tokens;
+    ``rollout/spans_versions_share`` is the share of samples whose tokens come from more than one weight version.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    lengths = [float(len(sample.response_ids)) for sample in samples]
+    return {
+        "rollout/raw_reward": mean([sample.reward for sample in samples if sample.reward is not None]),
+        "rollout/response_len/mean": mean(lengths),
+        "rollout/response_len/max": max(lengths, default=0.0),
+        "rollout/response_len/min": min(lengths, default=0.0),
+        "rollout/num_tokens": sum(lengths),
+        "rollout/truncated_ratio": mean([float(sample.status is SampleStatus.TRUNCATED) for sample in samples]),
+        "rollout/reward_failed": float(sum(sample.status is SampleStatus.FAILED for sample in samples)),
+        "rollout/zero_std/share": mean([float(has_equal_rewards(group)) for group in groups]),
+        "rollout/spans_versions_share": mean([float(spans_versions(sample)) for sample in samples]),
+    }
+
+
+def has_equal_rewards(group: Group) -> bool:
+    """Whether all samples got the same reward, so that none has an advantage."""
+    return len({sample.reward for sample in group.samples}) <= 1
+
+
+def spans_versions(sample: Sample) -> bool:
+    """Whether the tokens come from more than one weight version."""
+    return len({span.version for span in sample.versions}) > 1
+
+
+def dropped_metrics(before: Mapping[DropReason, int], now: Mapping[DropReason, int]) -> Metrics:
+    """``rollout/dropped/<reason>``: groups dropped since the rollout before."""
+    return {f"rollout/dropped/{reason}": float(now[reason] - before[reason]) for reason in DropReason}
+
+
+def fully_async_metrics(groups: Sequence[Group], policy_version: int, queue_size: int, in_flight: int) -> Metrics:
+    """What fully async adds, at the moment the policy takes the batch.
+
+    queue_size: finished groups left in the buffer; in_flight: groups at the engines. Staleness is that of the groups
+    consumed, in versions, on the policy's clock.
+    """
+    lags = [float(staleness(policy_version, group)) for group in groups]
+    return {
+        "rollout/fully_async/queue_size": float(queue_size),
+        "rollout/fully_async/in_flight": float(in_flight),
+        "rollout/fully_async/avg_staleness": mean(lags),
+        "rollout/fully_async/max_staleness": max(lags, default=0.0),
+    }
