@@ -1,0 +1,101 @@
+"""A transformers causal language model in float32, ready for the slot cache."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from miles.engines.embedded.slots import ATTENTION_NAME, SlotCache
+from miles.errors import EngineError
+
+SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What the engine needs of a model folder.
+
+    end_ids: tokens that end an answer, from generation config, config and tokenizer.
+    context_len: the longest prompt plus answer the model takes.
+    """
+
+    path: str
+    network: Any
+    config: Any
+    tokenizer: Any
+    end_ids: frozenset[int]
+    context_len: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return int(self.config.vocab_size)
+
+    def new_cache(self, num_slots: int, context_len: int) -> SlotCache:
+        """An empty cache for this model."""
+        config = self.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return SlotCache(config.num_hidden_layers, num_slots, config.num_key_value_heads, context_len, head_dim)
+
+    @torch.inference_mode()
+    def hidden_states(self, input_ids: Tensor, positions: Tensor, mask: Tensor | None, cache: SlotCache) -> Tensor:
+        """Last hidden states [batch, tokens, hidden] of ``input_ids`` [batch, tokens] at ``positions`` (same shape)."""
+        out = self.network.get_decoder()(
+            input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        states: Tensor = out.last_hidden_state
+        return states
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, hidden] to [n, vocabulary], float32."""
+        logits: Tensor = self.network.get_output_embeddings()(hidden)
+        return logits
+
+
+def load_model(path: str) -> LoadedModel:
+    """Read a Hugging Face model folder.
+
+    Raises:
+        EngineError: not a folder, or a kind of model that this engine was not tested with.
+    """
+    if not (Path(path) / "config.json").is_file():
+        raise EngineError(f"{path} holds no config.json; give a Hugging Face model folder as model path.")
+    config = AutoConfig.from_pretrained(path)
+    _refuse_unsupported(path, config)
+    network = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=ATTENTION_NAME).eval()
+    network.requires_grad_(False)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    return LoadedModel(
+        path=path,
+        network=network,
+        config=network.config,
+        tokenizer=tokenizer,
+        end_ids=_end_ids(config, network.generation_config, tokenizer),
+        context_len=int(config.max_position_embeddings),
+    )
+
+
+def _refuse_unsupported(path: str, config: Any) -> None:
+    supported = ", ".join(SUPPORTED_MODEL_TYPES)
+    if config.model_type not in SUPPORTED_MODEL_TYPES:
+        raise EngineError(
+            f"{path}: model type {config.model_type!r} is not supported by the embedded engine (supported: {supported}). "
+            "Use one of these or the sglang engine."
+        )
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        raise EngineError(f"{path}: sliding-window attention is not supported by the embedded engine. Use the sglang engine.")
+
+
+def _end_ids(config: Any, generation_config: GenerationConfig | None, tokenizer: Any) -> frozenset[int]:
+    """Every id that any of the three names as end of text, as SGLang collects them."""
+    ids: set[int] = set()
+    for source in (config, generation_config, tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        if value is not None:
+            ids.update(value if isinstance(value, Iterable) else [value])
+    return frozenset(ids)

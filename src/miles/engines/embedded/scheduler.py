@@ -1,0 +1,144 @@
+"""Who runs in which slot: requests join and leave at any decode step, rows in use stay contiguous.
+
+Pure bookkeeping over a runner; one thread owns it.
+
+    add ──► waiting ──prefill──► rows ──finished or aborted──► returned by step() / abort()
+               ▲───────retract────┘
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from miles.engines.embedded.finish import Decode, abort_finish, finish_of, length_finish
+from miles.engines.embedded.request import Generation, Request
+from miles.engines.embedded.runner import Draws
+from miles.engines.wire import PauseMode
+
+
+class Scheduler:
+    """Continuous batching over ``num_slots`` slots; row i of ``rows`` sits in slot i."""
+
+    def __init__(self, runner: Draws, num_slots: int, version: str, end_ids: frozenset[int], decode: Decode) -> None:
+        self._runner = runner
+        self._num_slots = num_slots
+        self._end_ids = end_ids
+        self._decode = decode
+        self.version = version
+        self.is_paused = False
+        self.waiting: deque[Generation] = deque()
+        self.rows: list[Generation] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether ``step`` would do anything."""
+        return not self.is_paused and bool(self.rows or self.waiting)
+
+    def add(self, generations: Sequence[Generation]) -> None:
+        """Queue new requests."""
+        self.waiting.extend(generations)
+
+    def step(self) -> list[Generation]:
+        """Let waiting requests join, add one token to every row; return those that finished or failed."""
+        finished = self._admit()
+        if self.rows:
+            finished += self._advance()
+        return finished
+
+    def _admit(self) -> list[Generation]:
+        finished = self._finish_empty()
+        joining = [self.waiting.popleft() for _ in range(min(self._num_slots - len(self.rows), len(self.waiting)))]
+        if not joining:
+            return finished
+        joining.sort(key=lambda generation: generation.num_tokens)  # alike lengths are prefilled together
+        first = len(self.rows)
+        self.rows += joining
+        return finished + self._draw(first, lambda: self._runner.prefill(joining, first))
+
+    def _finish_empty(self) -> list[Generation]:
+        """Requests for no tokens end without a slot."""
+        empty = [generation for generation in self.waiting if generation.request.sampling.max_new_tokens == 0]
+        if empty:
+            self.waiting = deque(generation for generation in self.waiting if generation.request.sampling.max_new_tokens > 0)
+        for generation in empty:
+            generation.finish = length_finish(0)
+        return self._closed(empty)
+
+    def _advance(self) -> list[Generation]:
+        return self._draw(0, lambda: self._runner.decode(len(self.rows)))
+
+    def _draw(self, first: int, run: Callable[[], list[tuple[int, float]]]) -> list[Generation]:
+        """Append what ``run`` draws to the rows from ``first`` on; a failure in it fails exactly these rows."""
+        try:
+            drawn = run()
+        except Exception as error:  # noqa: BLE001 - whatever torch raises is the answer to these requests, not the server's end
+            for generation in self.rows[first:]:
+                generation.error = f"{type(error).__name__} while sampling: {error}"
+            return self._remove(list(range(first, len(self.rows))))
+        leaving = [row for row, draw in enumerate(drawn, start=first) if self._take(self.rows[row], *draw)]
+        return self._remove(leaving)
+
+    def _take(self, generation: Generation, token: int, logprob: float) -> bool:
+        """Append one draw; whether the generation is finished or failed by it."""
+        if not math.isfinite(logprob):
+            generation.error = f"the model gave no finite log-probabilities under weight version {self.version}"
+            return True
+        generation.append(token, logprob)
+        generation.finish = finish_of(generation, self._end_ids, self._decode)
+        return generation.finish is not None
+
+    def _remove(self, leaving: list[int]) -> list[Generation]:
+        """Take rows (ascending) out; the last row moves into each freed slot."""
+        removed = [self.rows[row] for row in leaving]
+        for row in reversed(leaving):
+            if self.rows[row].error is not None:
+                self._runner.clear(row)
+            last = self.rows.pop()
+            if row < len(self.rows):
+                self._runner.move(len(self.rows), row)
+                self.rows[row] = last
+        return self._closed(removed)
+
+    def _closed(self, generations: list[Generation]) -> list[Generation]:
+        for generation in generations:
+            generation.final_version = self.version
+        return generations
+
+    def abort(self, is_meant: Callable[[Request], bool]) -> list[Generation]:
+        """End every request that is meant; returns them with what was sampled."""
+        leaving = [row for row, generation in enumerate(self.rows) if is_meant(generation.request)]
+        running = self._remove(leaving)
+        queued = [generation for generation in self.waiting if is_meant(generation.request)]
+        self.waiting = deque(generation for generation in self.waiting if not is_meant(generation.request))
+        for generation in running:
+            generation.finish = abort_finish(was_running=True)
+        for generation in queued:
+            generation.finish = abort_finish(was_running=False)
+        return running + self._closed(queued)
+
+    def pause(self, mode: PauseMode) -> list[Generation]:
+        """Stop stepping until ``resume``; returns what mode ``abort`` ended.
+
+        ``retract`` puts running requests back to the front of the queue with their tokens, to be prefilled again;
+        ``in_place`` leaves them in their slots.
+        """
+        self.is_paused = True
+        if mode == "abort":
+            return self.abort(lambda request: True)
+        if mode == "retract":
+            for generation in self.rows:
+                generation.num_retractions += 1
+            self.waiting.extendleft(reversed(self.rows))
+            self.rows.clear()
+        return []
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self.is_paused = False
+
+    def weights_replaced(self, new_version: str | None) -> None:
+        """The runner computes with new weights from here on; None keeps the version's name."""
+        for generation in [*self.rows, *self.waiting]:
+            generation.note_weights_replaced(self.version)
+        if new_version is not None:
+            self.version = new_version

@@ -1,0 +1,104 @@
+"""The HTTP side: SGLang's native endpoints over one ``Worker``."""
+
+import asyncio
+import logging
+import random
+from dataclasses import asdict
+
+from aiohttp import web
+
+from miles.engines.embedded.admin import AdminRoutes
+from miles.engines.embedded.answer import answer_of
+from miles.engines.embedded.http_json import errors_as_json, json_body, json_response
+from miles.engines.embedded.model import LoadedModel
+from miles.engines.embedded.options import EmbeddedOptions
+from miles.engines.embedded.parse import Limits, parse_generate
+from miles.engines.embedded.worker import Worker
+from miles.errors import EngineError
+
+MAX_BODY_BYTES = 1 << 30
+SHUTDOWN_SECONDS = 1.0
+logger = logging.getLogger(__name__)
+
+
+class EmbeddedServer:
+    """An engine with its HTTP server; lives on the event loop that starts it."""
+
+    def __init__(self, options: EmbeddedOptions) -> None:
+        self._options = options
+        self._runner: web.AppRunner | None = None
+        self._worker: Worker | None = None
+        self.address = ""
+
+    async def start(self) -> str:
+        """Load the model, listen, and return the address (``http://host:port``).
+
+        Raises:
+            EngineError: the model cannot be served, or the port cannot be bound.
+        """
+        self._worker = worker = Worker(self._options)
+        model = await worker.start()
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
+        app.add_routes(GenerateRoutes(worker, model, self._options).routes())
+        app.add_routes(AdminRoutes(worker, model, asdict(self._options)).routes())
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._options.host, self._options.port, backlog=4096)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            raise EngineError(
+                f"Cannot listen on {self._options.host}:{self._options.port}: {error}. Choose another port."
+            ) from error
+        host, port = self._runner.addresses[0][:2]
+        self.address = f"http://{host}:{port}"
+        return self.address
+
+    async def wait(self) -> str:
+        """Until the engine ends; why, or "" if it was stopped."""
+        if self._worker is None:
+            raise EngineError("This engine was never started.")
+        return await asyncio.shield(self._worker.ended)
+
+    async def stop(self) -> None:
+        """End the engine and stop listening; requests in flight fail."""
+        if self._worker is not None:
+            await self._worker.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+class GenerateRoutes:
+    """``/generate``."""
+
+    def __init__(self, worker: Worker, model: LoadedModel, options: EmbeddedOptions) -> None:
+        self._worker = worker
+        self._tokenizer = model.tokenizer
+        seeds = random.Random(options.seed)
+        self._limits = Limits(
+            context_len=model.context_len,
+            vocab_size=model.vocab_size,
+            encode=model.tokenizer.encode,
+            new_seed=lambda: seeds.getrandbits(63),
+        )
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the application serves."""
+        return [web.post("/generate", self.generate), web.put("/generate", self.generate)]
+
+    async def generate(self, http: web.Request) -> web.Response:
+        """Sample one answer or a batch of them."""
+        requests, is_batch = parse_generate(await json_body(http), self._limits)
+        rids = {request.rid for request in requests}
+        try:
+            generations = await self._worker.generate(requests)
+        except asyncio.CancelledError:
+            logger.info("client left; aborting %d requests", len(rids))
+            await self._worker.abort(lambda request: request.rid in rids)
+            raise
+        if failed := next((generation.error for generation in generations if generation.error is not None), None):
+            return json_response({"error": {"message": failed}}, status=500)
+        answers = [answer_of(generation, self._tokenizer) for generation in generations]
+        return json_response(answers if is_batch else answers[0])

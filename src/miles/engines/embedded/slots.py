@@ -1,0 +1,116 @@
+"""The KV cache: allocated once, one slot per running request, the active ones always in front.
+
+    keys, values of a layer: [num_slots, kv heads, context, head size]
+
+Transformers models use it through ``SlotCache`` (a ``Cache``) and ``slot_attention`` (an attention function), so model
+files work unmodified. The runner says with ``plan_prefill`` and ``plan_decode`` which slots the next forward pass is for.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache
+
+ATTENTION_NAME = "miles_slots"
+
+
+class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
+    """Keys and values of all slots and layers.
+
+    Zeroed at the start: a masked position has weight 0, but 0 × NaN is NaN.
+    """
+
+    def __init__(self, num_layers: int, num_slots: int, num_kv_heads: int, context_len: int, head_dim: int) -> None:
+        super().__init__(layers=[])
+        self._kv = torch.zeros(num_layers, 2, num_slots, num_kv_heads, context_len, head_dim)
+        self._rows = slice(0, 0)
+        self._length = 0
+        self._index: Tensor | None = None
+
+    def plan_prefill(self, rows: slice) -> None:
+        """The next forward pass fills these slots from position 0; batch rows beyond them are padding."""
+        self._rows, self._index = rows, None
+
+    def plan_decode(self, rows: slice, positions: Tensor, length: int) -> None:
+        """The next forward pass adds one token to each of these slots.
+
+        Args:
+            rows: the slots, contiguous.
+            positions: [rows] int64, where the token goes.
+            length: positions that attention sees, > every one of ``positions``.
+        """
+        num_kv_heads, context_len = self._kv.shape[3:5]
+        heads = torch.arange(rows.start, rows.stop)[:, None] * num_kv_heads + torch.arange(num_kv_heads)
+        self._index = (heads * context_len + positions[:, None]).flatten()
+        self._rows, self._length = rows, length
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Store new keys and values [batch, kv heads, tokens, head size]; return those that attention reads."""
+        if self._index is None:
+            self._store_prompt(layer_idx, key_states, value_states)
+            return key_states, value_states
+        return self._add(layer_idx, 0, key_states, self._index), self._add(layer_idx, 1, value_states, self._index)
+
+    def _store_prompt(self, layer_idx: int, key_states: Tensor, value_states: Tensor) -> None:
+        count, num_tokens = self._rows.stop - self._rows.start, key_states.shape[2]
+        target = self._kv[layer_idx, :, self._rows, :, :num_tokens]
+        target[0] = key_states[:count]
+        target[1] = value_states[:count]
+
+    def _add(self, layer_idx: int, which: int, states: Tensor, index: Tensor) -> Tensor:
+        layer = self._kv[layer_idx, which]
+        layer.view(-1, layer.shape[-1]).index_copy_(0, index, states.reshape(-1, states.shape[-1]))
+        return layer[self._rows, :, : self._length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of a slot over another slot."""
+        self._kv[:, :, target, :, :length] = self._kv[:, :, source, :, :length]
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot that may hold numbers that are not finite."""
+        self._kv[:, :, slot] = 0
+
+
+def slot_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Grouped-query attention without repeated keys while decoding; causal while prefilling.
+
+    Args:
+        module: the attention layer (unused).
+        query: [batch, heads, tokens, head size]; heads of one group are neighbours.
+        key: [batch, kv heads, length, head size]; ``value`` alike.
+        value: see ``key``.
+        attention_mask: [batch, 1, 1, length] additive while decoding (tokens = 1), None while prefilling.
+        scaling: factor of the scores.
+
+    Returns:
+        [batch, tokens, heads, head size], and None for the weights.
+    """
+    batch, heads, tokens, size = query.shape
+    groups = heads // key.shape[1]
+    if attention_mask is None:
+        key, value = (_repeated(states, groups) for states in (key, value))
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+        return out.transpose(1, 2), None
+    # The query heads of a group take the place of query tokens: they see the same keys.
+    folded = query.reshape(batch, heads // groups, groups, size)
+    out = F.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
+    return out.reshape(batch, tokens, heads, size), None
+
+
+def _repeated(states: Tensor, groups: int) -> Tensor:
+    """[batch, kv heads, …] to [batch, kv heads × groups, …]."""
+    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
+
+
+AttentionInterface.register(ATTENTION_NAME, slot_attention)
