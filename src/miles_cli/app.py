@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from miles_cli.invocation import RootGroup, ShowGroup, TrainAsyncCommand, TrainCommand
+from miles_cli.invocation import CommandGroup, PlainCommand, RootGroup, ShowGroup, TrainAsyncCommand, TrainCommand
 from miles_cli.source_options import ConfigFiles, DryRun, Format, HelpAll, Preset
 
 HELP = "Reinforcement-learning post-training for language models, from a laptop CPU to a Ray cluster of GPUs."
@@ -23,7 +23,7 @@ TRAIN_ASYNC = """Train while the next answers are sampled: one rollout ahead, or
 First try: miles train-async --fully-async --preset reverse"""
 
 app = typer.Typer(name="miles", cls=RootGroup, help=HELP, add_completion=False, rich_markup_mode="rich")
-config_app = typer.Typer(name="config", help="See what a command would run with, and why.", no_args_is_help=True)
+config_app = typer.Typer(name="config", cls=CommandGroup, help="See what a command would run with, and why.")
 show_app = typer.Typer(
     name="show",
     cls=ShowGroup,
@@ -77,7 +77,7 @@ def _root(
         ctx.get_help()
 
 
-@app.command("train", cls=TrainCommand, help=TRAIN)
+@app.command("train", cls=TrainCommand, help=TRAIN, short_help="Train and sample in turn: staleness 0.")
 def train(
     ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, dry_run: DryRun = False, help_all: HelpAll = False
 ) -> None:
@@ -87,7 +87,7 @@ def train(
     raise typer.Exit(train_command("train", ctx.obj, preset, config, dry_run=dry_run))
 
 
-@app.command("train-async", cls=TrainAsyncCommand, help=TRAIN_ASYNC)
+@app.command("train-async", cls=TrainAsyncCommand, help=TRAIN_ASYNC, short_help="Train while the next answers are sampled.")
 def train_async(
     ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, dry_run: DryRun = False, help_all: HelpAll = False
 ) -> None:
@@ -95,6 +95,12 @@ def train_async(
     from miles_cli.training import train_command
 
     raise typer.Exit(train_command("train-async", ctx.obj, preset, config, dry_run=dry_run))
+
+
+@config_app.callback(invoke_without_command=True)
+def _config(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        ctx.get_help()
 
 
 @show_app.callback()
@@ -126,7 +132,7 @@ def show_train_async(
     show_command("train-async", ctx.obj, preset, config, format)
 
 
-@config_app.command("presets")
+@config_app.command("presets", cls=PlainCommand)
 def presets() -> None:
     """The recipes that come with miles."""
     from miles_cli.showing import list_presets

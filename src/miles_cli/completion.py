@@ -93,7 +93,8 @@ def _offers(typed: Typed, current: str) -> Iterator[Candidate]:
     elif current.startswith("-"):
         for flag, option in _options_by_flag(typed.command, typed.context).items():
             again = option.multiple or not typed.given.intersection((*option.opts, *option.secondary_opts))
-            if not option.hidden and again:
+            asked_for = flag in option.opts or current.startswith("--n")  # --no-…: only to those who begin it
+            if not option.hidden and again and asked_for:
                 yield Candidate(flag, option.help or "")
     else:
         for name, command in getattr(typed.command, "commands", {}).items():

@@ -14,7 +14,7 @@ def spell(value: Any) -> str:
     if value is REQUIRED or value is None or value == ():
         return ""
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return "true" if value else "false"
     if isinstance(value, tuple):
         return " ".join(spell(item) for item in value)
     if isinstance(value, float):

@@ -7,13 +7,14 @@ from miles_cli.source_options import SOURCES_PANEL, THIS_COMMAND_PANEL
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 PANELS = (
     SOURCES_PANEL, THIS_COMMAND_PANEL, "Model and checkpoints", "Data", "Sampling", "Reward", "Rollout", "Asynchrony",
     "Fully async", "Algorithm", "Optimiser", "Evaluation", "Cluster", "Engine", "Run",
 )  # fmt: skip
 NARROW = 100  # columns
-FLAG_WIDTH = {True: 34, False: 46}
+FLAG_WIDTH = {True: 36, False: 50}
 
 
 def panel_order(name: str) -> int:
@@ -21,53 +22,65 @@ def panel_order(name: str) -> int:
     return PANELS.index(name) if name in PANELS else len(PANELS)
 
 
-def print_help(command: Any, ctx: Any, *, everything: bool, console: "Console | None" = None) -> None:
-    """Usage, what the command does, and its options; the usual ones, or all."""
+def print_help(command: Any, ctx: Any, *, everything: bool = False, console: "Console | None" = None) -> None:
+    """Usage, what the command does, what is below it, and its options; the usual ones, or all."""
     from rich.console import Console
     from rich.text import Text
 
     console = console or Console(highlight=False)
-    shown = [p for p in command.get_params(ctx) if p.param_type_name == "option" and not p.hidden]
-    rest = [] if everything else [p for p in shown if not getattr(p, "usual", True)]
-    console.print(Text.assemble(("Usage: ", "yellow"), (f"{ctx.command_path} [OPTIONS]", "bold")))
+    below = [(name, child) for name, child in getattr(command, "commands", {}).items() if not child.hidden]
+    usage = f"{ctx.command_path} [OPTIONS]{' COMMAND …' if below else ''}"
+    console.print(Text.assemble(("Usage: ", "yellow"), (usage, "bold")))
     console.print()
     for paragraph in (command.help or "").split("\n\n"):
         console.print(Text(" ".join(paragraph.split())))
         console.print()
+    if below:
+        names = [(Text(name, style="bold cyan"), Text(child.get_short_help_str(limit=200))) for name, child in below]
+        _print_panel(console, "Commands", names, max(len(name) for name, _ in below))
+    shown = [p for p in command.get_params(ctx) if p.param_type_name == "option" and not p.hidden]
+    usual = [p for p in shown if everything or getattr(p, "usual", True)]
     panels: dict[str, list[Any]] = {}
-    for param in shown:
-        if param not in rest:
-            panels.setdefault(param.rich_help_panel or THIS_COMMAND_PANEL, []).append(param)
+    for param in usual:
+        panels.setdefault(param.rich_help_panel or THIS_COMMAND_PANEL, []).append(param)
+    width = min(max(len(_label(p)) for p in usual), FLAG_WIDTH[console.width < NARROW])
     for name in sorted(panels, key=panel_order):
-        _print_panel(console, name, panels[name])
-    if rest:
-        console.print(Text(f"{len(rest)} more options: {ctx.command_path} --help-all", style="bold"))
+        _print_panel(console, name, [_cells(param) for param in panels[name]], width)
+    if rest := len(shown) - len(usual):
+        console.print(Text(f"{rest} more options: {ctx.command_path} --help-all", style="bold"))
 
 
-def _print_panel(console: "Console", name: str, params: Sequence[Any]) -> None:
+def _print_panel(console: "Console", name: str, rows: Sequence[tuple["Text", "Text"]], width: int) -> None:
     from rich import box
     from rich.panel import Panel
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(width=FLAG_WIDTH[console.width < NARROW], overflow="fold")
+    table.add_column(width=width, overflow="fold")
     table.add_column(ratio=1, overflow="fold")
-    for param in params:
-        table.add_row(*_cells(param))
+    for row in rows:
+        table.add_row(*row)
     console.print(Panel(table, title=name, title_align="left", border_style="dim", box=box.ROUNDED))
 
 
-def _cells(param: Any) -> tuple[Any, Any]:
+def _metavar(param: Any) -> str:
+    """What stands for the value beside the flag; choices stand in the text."""
+    chosen = hasattr(param, "option") and param.option.choices
+    return "" if param.is_flag or chosen else param.metavar or ""
+
+
+def _label(param: Any) -> str:
+    return f"{param.opts[0]} {_metavar(param)}".rstrip()
+
+
+def _cells(param: Any) -> "tuple[Text, Text]":
     from rich.text import Text
 
-    flag = Text(param.opts[0], style="bold cyan")
+    flag = Text.assemble((param.opts[0], "bold cyan"), (f" {_metavar(param)}".rstrip(), "yellow"))
     about = Text(param.help or "")
-    choices = param.option.choices if hasattr(param, "option") else ()
-    if choices:
+    if hasattr(param, "option") and param.option.choices:
         about.append(" ")
-        about.append("|".join(str(choice) for choice in choices), style="yellow")
-    elif param.metavar:
-        flag.append(f" {param.metavar}", style="yellow not bold")
+        about.append("|".join(str(choice) for choice in param.option.choices), style="yellow")
     if facts := "; ".join(getattr(param, "facts", ())):
         about.append(f" [{facts}]", style="dim")
     return flag, about

@@ -20,7 +20,25 @@ class Typed:
     flags: dict[str, FlagValue]
 
 
-class OptionsCommand(TyperCommand):
+class OwnHelp:
+    """Help as ``help_screen`` draws it; Typer's own takes twice as long to import."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """What the command does and takes."""
+        from miles_cli.help_screen import print_help
+
+        print_help(self, ctx)
+
+
+class PlainCommand(OwnHelp, TyperCommand):
+    """A command with a few options of its own."""
+
+
+class CommandGroup(OwnHelp, TyperGroup):
+    """A command with commands below it."""
+
+
+class OptionsCommand(OwnHelp, TyperCommand):
     """A command that takes every option of ``miles train`` or ``miles train-async``.
 
     Words that fit no option are kept for the resolver, which knows where they belong.
@@ -51,12 +69,6 @@ class OptionsCommand(TyperCommand):
         ctx.obj = Typed(flags)
         return []
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The usual options, panel by panel."""
-        from miles_cli.help_screen import print_help
-
-        print_help(self, ctx, everything=False)
-
 
 class TrainCommand(OptionsCommand):
     """Takes the options of ``miles train``."""
@@ -70,7 +82,7 @@ class TrainAsyncCommand(OptionsCommand):
     option_owner = "train-async"
 
 
-class ShowGroup(TyperGroup):
+class ShowGroup(CommandGroup):
     """``miles config show``: without a command it takes no options of a run, and says so."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -88,7 +100,7 @@ class ShowGroup(TyperGroup):
             raise ConfigError([Problem(option.name, "", option.flag, why, remedy)]) from None
 
 
-class RootGroup(TyperGroup):
+class RootGroup(CommandGroup):
     """``miles`` itself: answers Tab, and shows every error as a sentence with its exit code."""
 
     def main(

@@ -26,7 +26,7 @@ _miles_complete() {
         :folder) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$${current#"$$cut"}") ;;
         *) for line in "$${answer[@]}"; do
                value="$${line%%$$'\\t'*}"
-               COMPREPLY+=("$${value#"$$cut"}")
+               [[ -n "$$value" ]] && COMPREPLY+=("$${value#"$$cut"}")
            done ;;
     esac
 }
@@ -46,7 +46,7 @@ _miles() {
         :folder) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='; _files -/; return ;;
     esac
     for line in "$${answer[@]}"; do
-        [[ -n "$$line" ]] && described+=("$${$${line%%$$'\\t'*}//:/\\\\:}:$${line#*$$'\\t'}")
+        [[ -n "$$line" ]] && described+=("$${$${line//:/\\\\:}/$$'\\t'/:}")
     done
     (( $$#described )) && _describe -V 'miles' described
 }
@@ -61,11 +61,13 @@ function __miles_complete
     set -l current (commandline -ct)
     set -lx $variable (string join \\n -- "$$current" $$words[2..-1] | string collect --allow-empty)
     set -l answer ($$words[1] 2>/dev/null)
+    set -l cut (string match -r -- '^--[^=]*=' "$$current"; or echo)
+    set -l path (string replace -r -- '^--[^=]*=' '' "$$current")
     switch "$$answer[1]"
         case ':file'
-            __fish_complete_path (string replace -r -- '^--[^=]*=' '' "$$current")
+            printf '%s\\n' $$cut(__fish_complete_path "$$path")
         case ':folder'
-            __fish_complete_directories (string replace -r -- '^--[^=]*=' '' "$$current") ''
+            printf '%s\\n' $$cut(__fish_complete_directories "$$path" '')
         case '*'
             printf '%s\\n' $$answer
     end

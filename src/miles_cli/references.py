@@ -1,0 +1,109 @@
+"""``docs/config.md``: every option with its flag, key, variable, default and bounds, written from the option sets.
+
+python -m miles_cli.references            write the page
+python -m miles_cli.references --check    exit 1 if the page is not what would be written
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from miles.config.registry import Option, all_options
+from miles_cli.describe import conditions, spell, spell_bounds
+from miles_cli.help_screen import panel_order
+
+PAGE = Path("docs/config.md")
+INTRODUCTION = """\
+# Options
+
+Written by `python -m miles_cli.references` from the option sets in `src/miles/config/options`; do not edit by hand.
+
+An option has one name and three spellings: the flag `--max-weight-staleness`, the file key `max_weight_staleness`, the
+variable `MILES_MAX_WEIGHT_STALENESS`. Values come from, later ones winning: defaults, `--preset`, `--config` files in
+order, variables, flags. All of them are merged first and checked once, so that a mistake is refused with the same words
+wherever it was made, together with all other mistakes, before anything is started.
+
+* `miles config show train …` prints every value with its origin; `miles train … --dry-run` also checks the machine-free
+  rest and prints the plan.
+* A switch is turned off by `--no-…`, or by `false` in a file. `none` unsets an option that may be unset.
+* An option that may be repeated is a list in a file (`rollout_stop = ["\\n"]`) and separated by commas in a variable.
+  Pairs are a table in a file: `eval_prompt_data = { reverse = "heldout.jsonl" }`.
+* Keys of a file count for both commands; those under `[train]`, `[train-async]` or `[train-async.fully-async]` only when
+  that command or schedule runs. Relative paths are relative to the file.
+"""
+
+
+def page() -> str:
+    """The text of ``docs/config.md``."""
+    panels: dict[str, list[Option]] = {}
+    for option in all_options():
+        panels.setdefault(option.panel, []).append(option)
+    sections = [_section(name, panels[name]) for name in sorted(panels, key=panel_order)]
+    return "\n".join([INTRODUCTION, *sections])
+
+
+def _section(name: str, options: list[Option]) -> str:
+    rows = [
+        f"| `{option.flag}` | {_value(option)} | {_default(option)} | {_commands(option)} | {_about(option)} |"
+        for option in options
+    ]
+    head = ["| option | value | default | command | |", "|---|---|---|---|---|"]
+    return "\n".join([f"## {name}", "", *head, *rows, ""])
+
+
+def _value(option: Option) -> str:
+    if option.choices:
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    kind = (option.metavar or "switch").lower()
+    bounds = spell_bounds(option)
+    return f"{kind}, {bounds}" if bounds else kind
+
+
+def _default(option: Option) -> str:
+    if option.required:
+        return "required"
+    by_owner: dict[str, list[str]] = {}
+    for owner in option.owners:
+        text = spell(owner.option_set.model_fields[option.name].default) if not option.meta.selector else spell(option.default)
+        commands = by_owner.setdefault(text, [])
+        if owner.command not in commands:
+            commands.append(owner.command)
+    if len(by_owner) == 1:
+        return _code(next(iter(by_owner)))
+    return ", ".join(f"{_code(text) or 'none'} ({' and '.join(commands)})" for text, commands in by_owner.items())
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _commands(option: Option) -> str:
+    return "both" if len(option.commands) == 2 else f"`{option.commands[0]}`"
+
+
+def _about(option: Option) -> str:
+    parts = [option.help]
+    if text := conditions(option):
+        parts.append(f"Counts {text}.")
+    if option.shape.repeated:
+        parts.append("May be repeated.")
+    if option.meta.not_yet:
+        words = ", ".join(f"`{value}`" for value in option.meta.not_yet_values if value is not True)
+        parts.append(f"Not available yet{': ' + words if words else ''}.")
+    return " ".join(parts).replace("|", "\\|")
+
+
+def main(check: Annotated[bool, typer.Option("--check", help="Compare, and write nothing.")] = False) -> None:
+    """Write ``docs/config.md``, or check it."""
+    text = page()
+    if not check:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        typer.echo(f"{PAGE} is not what the option sets say. Run: python -m miles_cli.references", err=True)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
