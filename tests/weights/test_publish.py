@@ -33,8 +33,8 @@ class Recorder:
     async def pause(self, mode: str) -> None:
         await self._call("pause", mode)
 
-    async def update_weights_from_disk(self, path: Path, version: int) -> None:
-        await self._call("update", path.name, version)
+    async def update_weights_from_disk(self, path: str, version: int) -> None:
+        await self._call("update", Path(path).name, version)
 
     async def continue_generation(self) -> None:
         await self._call("continue")

@@ -12,7 +12,9 @@ from miles.tracking.metrics_file import set_aside_rows_after
 from miles.tracking.run_folder import RunFolder, RunState, read_state
 
 CONFIG_FILE = "config.toml"
-MAY_CHANGE = frozenset({"num_rollout", "num_epoch", "save_interval", "eval_interval", "run_dir", "save", "skip_eval_before_train"})
+MAY_CHANGE = frozenset(
+    {"num_rollout", "num_epoch", "save_interval", "eval_interval", "run_dir", "save", "skip_eval_before_train"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,17 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 class Interrupts:
     """Counts signals for one run; ``exit_code`` is 0 until the first."""
 
-    def __init__(self, stop: StopFlag, work: "asyncio.Task[Any]", say: Callable[[str], None]) -> None:
+    def __init__(
+        self, stop: StopFlag, work: "asyncio.Task[Any]", say: Callable[[str], None], stepping: Callable[[], bool]
+    ) -> None:
         self.exit_code = 0
-        self.stepping = False
-        self._stop, self._work, self._say = stop, work, say
+        self._stop, self._work, self._say, self._stepping = stop, work, say, stepping
 
     def handle(self, number: signal.Signals) -> None:
         """The first signal asks the loop to end after its step; the next, or one before the loop runs, ends it now."""
         first, self.exit_code = not self._stop.requested, EXIT_CODES[number]
         self._stop.requested = True
-        if first and self.stepping:
+        if first and self._stepping():
             self._say("stopping: the step ends, then a checkpoint is written; press Ctrl-C again to stop now")
             return
         self._say("stopping now")

@@ -45,7 +45,7 @@ class EngineAdmin(Protocol):
         """Stop decoding."""
         ...
 
-    async def update_weights_from_disk(self, path: Path, version: int) -> None:
+    async def update_weights_from_disk(self, path: str, version: int) -> None:
         """Load the weights in ``path`` under ``version``."""
         ...
 
@@ -75,7 +75,7 @@ class DiskPublisher:
         await self._enter(PublishState.EXPORT, version, self._policy.export_weights(path))
         stopped = self._clock.now()
         await self._enter(PublishState.PAUSE, version, self._engines.pause(self._mode))
-        await self._enter(PublishState.UPDATE, version, self._engines.update_weights_from_disk(path, version))
+        await self._enter(PublishState.UPDATE, version, self._engines.update_weights_from_disk(str(path), version))
         await self._enter(PublishState.CONTINUE, version, self._engines.continue_generation())
         self.state = PublishState.IDLE
         shutil.rmtree(path)

@@ -1,0 +1,227 @@
+"""From a resolved configuration to a finished run: everything around the loop, on the way up and on the way down.
+
+folder ─► Ray ─► engines and trainer ─► rollout side ─► loop ─► last checkpoint ─► summary
+                              each is ended in reverse order, whatever happens
+"""
+
+import asyncio
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from miles.clock import WallClock
+from miles.config.dotted import load_dotted
+from miles.config.resolution import Resolution
+from miles.engines.fleet import EngineFleet
+from miles.engines.wire import PauseMode
+from miles.errors import MilesError
+from miles.loops.evaluate import BoundEvaluator, EvalDataset
+from miles.loops.parts import Cadence, Parts, StopFlag
+from miles.loops.processes import Processes, processes
+from miles.loops.records import CheckpointSaver, RunJournal
+from miles.loops.resume import Start, find_start, record_start
+from miles.loops.run import Run
+from miles.loops.schedules import run_schedule
+from miles.loops.signals import Interrupts, handling
+from miles.loops.watch import until_done
+from miles.placement.cluster import Cluster, open_cluster
+from miles.placement.map import seats
+from miles.rollout.build import RolloutSide, build_rollout, eval_generator, prompt_source
+from miles.rollout.ledger import Ledger
+from miles.rollout.prompts import Tokenizer
+from miles.tracking.metrics_file import MetricsFile
+from miles.tracking.reporter import Reporter, RunSummary
+from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder
+from miles.tracking.trace import Trace
+from miles.weights.publish import DiskPublisher
+
+RESCUE_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What one start knows from beginning to end."""
+
+    resolution: Resolution
+    reporter: Reporter
+    folder: RunFolder
+    start: Start
+    journal: RunJournal
+    trace: Trace
+    clock: WallClock = field(default_factory=WallClock)
+    stop: StopFlag = field(default_factory=StopFlag)
+    run: Run | None = None
+
+
+def start_run(resolution: Resolution, reporter: Reporter) -> int:
+    """Run to the end, resume included; returns the exit code (0 done, 130 or 143 after a signal).
+
+    Raises:
+        MilesError: the run could not start or failed; what was trained until then is saved where possible.
+    """
+    clock, config = WallClock(), resolution.config
+    began = clock.now()
+    folder = open_run_folder(config.run.run_dir, config.model.save, resolution.command)
+    lock = lock_run_folder(folder)
+    try:
+        start = find_start(folder, resolution)
+        moved = record_start(folder, resolution, start)
+        if moved:
+            reporter.note(
+                f"resuming after rollout {start.state.rollouts_done - 1}; {moved} later rows of metrics.jsonl moved aside"
+            )
+        with MetricsFile(folder.path) as metrics:
+            journal = RunJournal(metrics, reporter, resolution.derived.num_rollout)
+            trace = Trace(folder.path / "trace.json", clock)
+            attempt = Attempt(resolution, reporter, folder, start, journal, trace, clock)
+            try:
+                exit_code = on_cluster(attempt)
+            finally:
+                trace.close()
+        reporter.finished(summary_of(attempt, exit_code, clock.now() - began))
+    finally:
+        os.close(lock)
+    return exit_code
+
+
+def on_cluster(attempt: Attempt) -> int:
+    """Hold the seats while the run lasts."""
+    config, derived = attempt.resolution.config, attempt.resolution.derived
+    attempt.reporter.stage("starting Ray")
+    cluster = open_cluster(seats(config, derived), config.cluster.ray_address)
+    try:
+        return asyncio.run(interruptible(attempt, cluster))
+    finally:
+        cluster.close()
+
+
+async def interruptible(attempt: Attempt, cluster: Cluster) -> int:
+    """The run under Ctrl-C and SIGTERM; its exit code."""
+    work = asyncio.create_task(whole_run(attempt, cluster), name="run")
+    interrupts = Interrupts(attempt.stop, work, attempt.reporter.note, lambda: attempt.run is not None)
+    with handling(interrupts):
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not interrupts.exit_code:
+                raise
+    return interrupts.exit_code
+
+
+async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
+    """Start the processes, build the parts, run the loop."""
+    config, derived, reporter = attempt.resolution.config, attempt.resolution.derived, attempt.reporter
+    reporter.stage("starting engines and the policy")
+    tokenizer_task = asyncio.create_task(asyncio.to_thread(load_tokenizer, config.model.hf_checkpoint))
+    async with processes(config, derived, cluster, attempt.folder.logs) as running:
+        tokenizer = await tokenizer_task
+        restored = Ledger.restore(attempt.start.state.ledger) if attempt.start.checkpoint else Ledger()
+        state = attempt.start.state
+        side = build_rollout(
+            config, derived, tokenizer, running.engines, attempt.clock, reporter.note,
+            first_rollout_id=state.rollouts_done, weight_version=state.weight_version, ledger=restored,
+        )  # fmt: skip
+        try:
+            with shared_folder() as weights:
+                await train(attempt, running, side, tokenizer, weights)
+        finally:
+            await side.close()
+
+
+async def train(attempt: Attempt, running: Processes, side: RolloutSide, tokenizer: Tokenizer, weights: Path) -> None:
+    """The loop, watched; after a failure what is trained is saved."""
+    resolution, state = attempt.resolution, attempt.start.state
+    timeout = resolution.config.engine.update_weights_timeout_seconds
+    publisher = DiskPublisher(running.policy, running.engines, weights, pause_mode(resolution), timeout, attempt.clock)
+    if attempt.start.checkpoint is not None:
+        attempt.reporter.stage(f"loading {attempt.start.checkpoint.name}")
+        await running.policy.load(attempt.start.checkpoint)
+        await publisher.publish(state.weight_version)
+    evaluator = make_evaluator(resolution, running.engines, side, tokenizer)
+    saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)
+    parts = Parts(side.fn, side.ledger, running.policy, publisher, evaluator, saver, attempt.journal)
+    run = Run(
+        parts, cadence_of(resolution), attempt.clock, attempt.trace, attempt.stop, state.rollouts_done, state.weight_version
+    )
+    attempt.run = run
+    attempt.reporter.stage("training")
+    work = asyncio.create_task(run_schedule(run, resolution.derived.schedule), name="loop")
+    try:
+        await until_done(work, running.deaths)
+    except MilesError:
+        await rescue(run, attempt.reporter)
+        raise
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def rescue(run: Run, reporter: Reporter) -> None:
+    """Save what is trained after a failure, unless the policy was in the middle of a step or is gone itself."""
+    if run.training or run.rollouts_done == run.saved_after:
+        return
+    try:
+        async with asyncio.timeout(RESCUE_SECONDS):
+            await run.save()
+    except (MilesError, TimeoutError) as error:
+        reporter.note(f"the state after rollout {run.rollouts_done - 1} could not be saved: {error}")
+        return
+    reporter.note(f"the state after rollout {run.rollouts_done - 1} is saved")
+
+
+def make_evaluator(
+    resolution: Resolution, engines: EngineFleet, side: RolloutSide, tokenizer: Tokenizer
+) -> BoundEvaluator | None:
+    """The evaluation of the run, None without held-out prompts."""
+    config, derived = resolution.config, resolution.derived
+    if not config.evaluation.eval_prompt_data:
+        return None
+    datasets = tuple(
+        EvalDataset(name, prompt_source(config, derived, tokenizer, path).all_prompts())
+        for name, path in config.evaluation.eval_prompt_data
+    )
+    generator = eval_generator(config, derived, tokenizer, engines, side.rewards)
+    return BoundEvaluator(load_dotted(derived.eval_function_path), datasets, generator)
+
+
+def cadence_of(resolution: Resolution) -> Cadence:
+    """When the run publishes, evaluates and saves."""
+    config, derived = resolution.config, resolution.derived
+    return Cadence(
+        total=derived.num_rollout,
+        update_weights_interval=derived.update_weights_interval,
+        eval_interval=config.evaluation.eval_interval,
+        save_interval=config.model.save_interval,
+        eval_before_train=not config.evaluation.skip_eval_before_train,
+    )
+
+
+def pause_mode(resolution: Resolution) -> PauseMode:
+    """What an update does to running requests; without a producer there are none."""
+    mode: Literal["retract", "in_place"] = getattr(resolution.config.rollout, "pause_generation_mode", "retract")
+    return mode
+
+
+def shared_folder() -> "tempfile.TemporaryDirectory[str]":
+    """A folder for weights on their way to the engines, in shared memory where the system has it."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="miles-weights-", dir=memory if memory.is_dir() else None)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder)
+    return tokenizer
+
+
+def summary_of(attempt: Attempt, exit_code: int, seconds: float) -> RunSummary:
+    """How the run ended."""
+    done = attempt.run.rollouts_done if attempt.run else attempt.start.state.rollouts_done
+    journal = attempt.journal
+    return RunSummary(
+        attempt.folder.path, exit_code, done, seconds, journal.first_eval, journal.last_eval, attempt.folder.latest()
+    )
