@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from miles.config.reading import written
+from miles.config.reading import MASK, written
 from miles.config.registry import Option, find_option, selector_of
 from miles.config.sources import FlagValue, Sources
 
@@ -40,7 +40,7 @@ def _words(option: Option, given: FlagValue) -> list[str]:
     if option.shape.scalar is bool and not isinstance(given.value, str):
         return [given.text]
     if option.meta.secret:
-        return [given.text, "…"]
+        return [given.text, MASK]
     if option.shape.pairs and isinstance(given.value, (list, tuple)):
         return [word for pair in given.value for word in (given.text, *map(str, pair))]
     values: Sequence[Any] = given.value if isinstance(given.value, (list, tuple)) else [given.value]

@@ -6,9 +6,9 @@
 What cannot be combined cannot be written, in Python as on the command line.
 """
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from miles.config.options.algorithm import AlgorithmOptions, AsyncAlgorithmOptions
 from miles.config.options.base import OptionSet
@@ -43,6 +43,14 @@ class BaseConfig(OptionSet):
     evaluation: EvalOptions = lazily(EvalOptions)
     run: RunOptions = lazily(RunOptions)
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Refuse contradictions here too, so that Python and the command line agree."""
+        from miles.config.checks import check_config
+
+        check_config(next(name for name, root in COMMANDS.items() if isinstance(self, root)), self)
+        return self
+
 
 class TrainConfig(BaseConfig):
     """``miles train``: rollout, step, publish, in turn."""
@@ -61,4 +69,4 @@ class TrainAsyncConfig(BaseConfig):
 
 
 AnyConfig = TrainConfig | TrainAsyncConfig
-COMMANDS: dict[str, type[BaseConfig]] = {"train": TrainConfig, "train-async": TrainAsyncConfig}
+COMMANDS: dict[str, type[TrainConfig] | type[TrainAsyncConfig]] = {"train": TrainConfig, "train-async": TrainAsyncConfig}

@@ -1,9 +1,24 @@
-"""Values that follow from the options, each by one stated rule; shown as rows of their own with their arithmetic."""
+"""Values that follow from the options, each by one stated rule; shown as rows of their own with their arithmetic.
 
+view + facts ──derive──► Derived
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from miles.config.commands import AnyConfig
+from miles.config.facts import Facts
+from miles.config.options.rollout import FullyAsync, SyncRollout
+from miles.errors import ConfigError, Problem
 
 Schedule = Literal["sync", "one_step_off", "fully_async"]
+INFERENCE_ROLLOUT = "miles.rollout.inference:InferenceRolloutFn"
+FULLY_ASYNC_ROLLOUT = "miles.rollout.fully_async:FullyAsyncRolloutFn"
+EVALUATE = "miles.loops.evaluate:evaluate"
+LEAST_TOKENS_PER_FORWARD = 4096
+NO_LIMIT = "is not set, and the model's config.json names no limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +31,7 @@ class Derived:
     max_context_len: prompt and answer together, from the option or the model's ``max_position_embeddings``.
     max_prompt_len: from the option, or the context minus the answer.
     staleness_bound: in weight versions, by the schedule.
+    micro_batch_size, max_tokens_per_gpu: exactly one of them is set.
     """
 
     schedule: Schedule
@@ -38,3 +54,115 @@ class Derived:
     eval_top_p: float
     eval_top_k: int
     eval_max_response_len: int
+    micro_batch_size: int | None = None
+    max_tokens_per_gpu: int | None = None
+
+
+def default_rollout_function_path(schedule: Schedule) -> str:
+    """The rollout function of a schedule, unless the user replaces it."""
+    return FULLY_ASYNC_ROLLOUT if schedule == "fully_async" else INFERENCE_ROLLOUT
+
+
+def schedule_of(config: AnyConfig) -> Schedule:
+    """The schedule that the rollout's variant stands for."""
+    if isinstance(config.rollout, SyncRollout):
+        return "sync"
+    return "fully_async" if isinstance(config.rollout, FullyAsync) else "one_step_off"
+
+
+def values_of(config: AnyConfig) -> dict[str, Any]:
+    """All options of a configuration by name."""
+    return {name: value for section in type(config).model_fields for name, value in getattr(config, section)}
+
+
+def staleness_bound(schedule: Schedule, values: Mapping[str, Any]) -> int:
+    """Largest staleness in weight versions."""
+    if schedule == "fully_async":
+        return int(values["max_weight_staleness"])
+    return 1 if schedule == "one_step_off" else 0
+
+
+def batch_sizes(values: Mapping[str, Any]) -> tuple[int, int]:
+    """``global_batch_size`` and ``num_steps_per_rollout`` by the batch equation; one step unless something is said."""
+    samples = values["rollout_batch_size"] * values["n_samples_per_prompt"]
+    batch, steps = values["global_batch_size"], values["num_steps_per_rollout"]
+    if batch is None:
+        steps = steps or 1
+        return samples // steps, steps
+    return batch, samples // batch
+
+
+def count_rollouts(values: Mapping[str, Any], num_prompts: int) -> int:
+    """Rollouts of the run: as many as asked for, or as many as the epochs need, the last one filled up."""
+    if values["num_rollout"] is not None:
+        return int(values["num_rollout"])
+    needed: int = values["num_epoch"] * num_prompts
+    groups: int = values["rollout_batch_size"]
+    return math.ceil(needed / groups)
+
+
+def context_len(values: Mapping[str, Any], facts: Facts) -> int:
+    """Longest prompt and answer together, in tokens.
+
+    Raises:
+        ConfigError: neither the option nor the model says.
+    """
+    limit: int | None = values["rollout_max_context_len"] or facts.model_context_len
+    if limit is None:
+        raise ConfigError([Problem("rollout_max_context_len", "", "", NO_LIMIT, "Pass --rollout-max-context-len")])
+    return limit
+
+
+def device_of(values: Mapping[str, Any], facts: Facts) -> Literal["cuda", "cpu"]:
+    """``auto`` is CUDA where there is a driver."""
+    wants_cuda = values["device"] == "cuda" or (values["device"] == "auto" and facts.has_cuda)
+    return "cuda" if wants_cuda else "cpu"
+
+
+def engine_of(values: Mapping[str, Any], facts: Facts) -> Literal["embedded", "sglang"]:
+    """``auto`` is sglang on CUDA, embedded on a CPU."""
+    on_cuda = device_of(values, facts) == "cuda"
+    return "sglang" if values["engine"] == "sglang" or (values["engine"] == "auto" and on_cuda) else "embedded"
+
+
+def tokens_per_forward(values: Mapping[str, Any], context: int) -> int | None:
+    """Tokens in one forward pass: as asked for, or one full context and at least 4096."""
+    if values["micro_batch_size"] is not None:
+        return None
+    return int(values["max_tokens_per_gpu"] or max(context, LEAST_TOKENS_PER_FORWARD))
+
+
+def derive(config: AnyConfig, facts: Facts) -> Derived:
+    """The derived values of a configuration without problems."""
+    values, schedule = values_of(config), schedule_of(config)
+    batch, steps = batch_sizes(values)
+    num_rollout = count_rollouts(values, facts.num_prompts)
+    context = context_len(values, facts)
+    return Derived(
+        schedule=schedule,
+        global_batch_size=batch,
+        num_steps_per_rollout=steps,
+        num_prompts=facts.num_prompts,
+        num_rollout=num_rollout,
+        num_optimizer_steps=num_rollout * steps,
+        rollout_function_path=values.get("rollout_function_path") or default_rollout_function_path(schedule),
+        eval_function_path=values["eval_function_path"] or EVALUATE,
+        device=device_of(values, facts),
+        engine=engine_of(values, facts),
+        num_engines=values.get("rollout_num_gpus", 1) // values["rollout_num_gpus_per_engine"],
+        num_ranks=values["actor_num_nodes"] * values["actor_num_gpus_per_node"],
+        max_context_len=context,
+        max_prompt_len=values["rollout_max_prompt_len"] or context - values["rollout_max_response_len"],
+        update_weights_interval=values.get("update_weights_interval", 1),
+        staleness_bound=staleness_bound(schedule, values),
+        eval_temperature=_or(values["eval_temperature"], values["rollout_temperature"]),
+        eval_top_p=_or(values["eval_top_p"], values["rollout_top_p"]),
+        eval_top_k=_or(values["eval_top_k"], values["rollout_top_k"]),
+        eval_max_response_len=values["eval_max_response_len"] or values["rollout_max_response_len"],
+        micro_batch_size=values["micro_batch_size"],
+        max_tokens_per_gpu=tokens_per_forward(values, context),
+    )
+
+
+def _or(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value

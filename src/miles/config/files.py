@@ -15,7 +15,7 @@ from typing import Any
 
 from miles.config.commands import COMMANDS
 from miles.config.options.base import OptionSet
-from miles.config.reading import written
+from miles.config.reading import shown, written
 from miles.config.registry import SECTIONS, Option, find_option, nearest_option, option_name, selector_of, variants_of
 from miles.config.sources import Given, Origin, OriginKind
 from miles.config.toml_lines import lines_of_keys
@@ -28,7 +28,7 @@ _PLACE = re.compile(r"\(at (?:line (\d+), column (\d+)|end of document)\)")
 class TomlFile:
     """A file, read.
 
-    tables: table (``""``, ``train-async``, ``train-async.fully-async``) → what it gives.
+    tables: table (``""``, ``train_async``, ``train_async.fully_async``) → what it gives.
     """
 
     tables: Mapping[str, tuple[Given, ...]]
@@ -54,7 +54,8 @@ class _Reader:
         return Origin(self.kind, f"{self.label}:{line}", table)
 
     def refuse(self, path: tuple[str, ...], value: Any, why: str, remedy: str) -> None:
-        text = "" if isinstance(value, Mapping) else written(value)
+        known = find_option(path[-1])
+        text = "" if isinstance(value, Mapping) else shown(known, value) if known else written(value)
         self.problems.append(Problem(path[-1], text, self.origin(path).text, why, remedy))
 
     def walk(self, content: Mapping[str, Any], path: tuple[str, ...] = ()) -> None:
@@ -67,7 +68,8 @@ class _Reader:
                 if name in given:
                     self.refuse((*path, key), value, "is given twice in one table", f"Keep one of {key} and {name}")
                 given[name] = Given(name, value, self.origin((*path, key)), self.folder)
-        self.tables[".".join(path)] = tuple(given.values())
+        table = ".".join(path).replace("-", "_")
+        self.tables[table] = self.tables.get(table, ()) + tuple(given.values())
 
     def _knows(self, path: tuple[str, ...], value: Any) -> bool:
         option = find_option(path[-1])

@@ -12,7 +12,7 @@ from miles.config.environment import read_environment
 from miles.config.files import TomlFile, read_toml, unknown_words
 from miles.config.options.base import OptionSet
 from miles.config.presets import preset_file, preset_names
-from miles.config.reading import UnreadableError, read_value, written
+from miles.config.reading import UnreadableError, read_value, shown, written
 from miles.config.registry import SECTIONS, find_option, option_table, selector_of, variants_of
 from miles.config.sources import Given, Origin, OriginKind, Sources
 from miles.errors import ConfigError, Problem
@@ -77,7 +77,9 @@ def choose_variants(command: str, chains: Mapping[str, Chain]) -> tuple[dict[str
                 if read_value(option_table()[selector], given.raw, given.folder):
                     chosen[section] = other
             except UnreadableError as error:
-                problems.append(Problem(selector, written(given.raw), str(given.origin), error.why, error.remedy))
+                problems.append(
+                    Problem(selector, shown(option_table()[selector], given.raw), str(given.origin), error.why, error.remedy)
+                )
     return chosen, problems
 
 
@@ -103,8 +105,7 @@ def _read_files(sources: Sources) -> tuple[list[TomlFile], list[Problem]]:
 
 def _layers_of(file: TomlFile, tables: Sequence[str]) -> list[Chain]:
     """What a file gives at its top and in the tables that count, the most general first."""
-    named = {table.replace("-", "_"): given for table, given in file.tables.items()}
-    return [named.get(table.replace("-", "_"), ()) for table in ("", *tables)]
+    return [file.tables.get(table.replace("-", "_"), ()) for table in ("", *tables)]
 
 
 def _read_flags(command: str, sources: Sources) -> tuple[Chain, list[Problem]]:

@@ -12,6 +12,7 @@ from typing import Any
 from miles.config.registry import Option
 
 UNSET = "none"
+MASK = "…"
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 
@@ -31,8 +32,8 @@ def read_value(option: Option, raw: Any, folder: Path) -> Any:
         UnreadableError: it has the wrong form.
     """
     shape = option.shape
-    if raw is None or (isinstance(raw, str) and raw.lower() == UNSET and shape.optional):
-        return None
+    if raw is None or (isinstance(raw, str) and raw.lower() == UNSET and (shape.optional or shape.repeated)):
+        return () if shape.repeated else None
     if shape.pairs:
         return tuple((name, _read_one(option, value, folder)) for name, value in _pairs(option, raw))
     if shape.repeated:
@@ -49,8 +50,13 @@ def written(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={written(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_written_item(item) for item in value)
+        return UNSET if not value else ", ".join(_written_item(item) for item in value)
     return str(value)
+
+
+def shown(option: Option, value: Any) -> str:
+    """A value of an option as text for the user's eyes; secrets are masked."""
+    return MASK if option.meta.secret and value is not None else written(value)
 
 
 def _written_item(item: Any) -> str:

@@ -1,13 +1,24 @@
-"""From sources to a configuration: merge the layers first, then look at everything once, and report every problem."""
+"""From sources to a configuration: merge the layers first, then look at everything once, and report every problem.
 
+sources ──gather──► layers ──fit──► chains ──merge──► view ──checks──► problems, or config + derived + rows
+"""
+
+from collections.abc import Sequence
+
+from miles.config.checks import CHECKS, Check, run_checks, warnings_of
+from miles.config.commands import COMMANDS, AnyConfig
+from miles.config.derived import derive
+from miles.config.effects import effect_problems
+from miles.config.facts import Facts, read_facts
+from miles.config.file_checks import FILE_CHECKS, checks_with
+from miles.config.layers import gather
+from miles.config.merge import Merged, build_sections, merge, missing_problems
+from miles.config.registry import options_of
 from miles.config.resolution import Examination, Resolution
+from miles.config.rows import make_rows
+from miles.config.rules import fit
 from miles.config.sources import Sources
-from miles.errors import ConfigError
-
-
-def examine(command: str, sources: Sources) -> Examination:
-    """Everything that can be said about a configuration, right or wrong, without importing user code."""
-    raise ConfigError([])
+from miles.errors import ConfigError, Problem
 
 
 def resolve(command: str, sources: Sources) -> Resolution:
@@ -20,3 +31,54 @@ def resolve(command: str, sources: Sources) -> Resolution:
     if found.problems or found.config is None or found.derived is None:
         raise ConfigError(list(found.problems))
     return Resolution(command, found.config, found.derived, found.rows, found.warnings)
+
+
+def examine(command: str, sources: Sources) -> Examination:
+    """Everything that can be said about a configuration, right or wrong, without importing user code."""
+    layers = gather(command, sources)
+    fitting = fit(layers, sources)
+    merged = merge(layers, fitting.chains)
+    problems = [*layers.problems, *fitting.problems, *merged.problems]
+    sections, refused = build_sections(merged.view)
+    problems += refused
+    named = {problem.option for problem in problems}
+    if not layers.incomplete:
+        problems += [problem for problem in missing_problems(merged.view) if problem.option not in named]
+    problems, facts = _check(merged, problems, sources)
+
+    config: AnyConfig | None = None
+    derived = None
+    if not problems and facts is not None:
+        config = COMMANDS[command].model_validate(sections)
+        derived = derive(config, facts)
+    rows = make_rows(merged.view, fitting.chains, merged.notes, derived)
+    warnings = [*layers.warnings, *fitting.warnings]
+    if not problems:
+        warnings += warnings_of(merged.view)
+    return Examination(command, config, derived, rows, tuple(warnings), _in_order(command, problems))
+
+
+def _check(merged: Merged, problems: Sequence[Problem], sources: Sources) -> tuple[list[Problem], Facts | None]:
+    """All problems, those of the checks added, and the facts where files and machine could be asked."""
+    found = list(problems)
+
+    def add(more: Sequence[Problem]) -> None:
+        found.extend(more)
+
+    def run(checks: Sequence[Check]) -> None:
+        add(run_checks(merged.without({problem.option for problem in found}).view, checks))
+
+    add(list(effect_problems(merged.without({problem.option for problem in found}).view)))
+    run(CHECKS)
+    run(FILE_CHECKS)
+    view = merged.without({problem.option for problem in found}).view
+    if "hf_checkpoint" not in view or "prompt_data" not in view:
+        return found, None
+    facts = read_facts(view["hf_checkpoint"], view["prompt_data"], sources.environ)
+    run(checks_with(facts))
+    return found, facts
+
+
+def _in_order(command: str, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    order = {option.name: place for place, option in enumerate(options_of(command))}
+    return tuple(sorted(problems, key=lambda problem: order.get(problem.option, -1)))

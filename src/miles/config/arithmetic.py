@@ -1,0 +1,116 @@
+"""How derived values came about, in a few words and numbers each: ``16 × 8 / 128 = 1``."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from miles.config.derived import Derived
+from miles.config.reading import written
+from miles.config.resolution import Row
+from miles.config.view import View
+
+PANEL = "Derived"
+IN_RUN_FOLDER = "checkpoints in the run folder"
+
+
+def arithmetic_of(view: View, derived: Derived) -> Mapping[str, tuple[str, str]]:
+    """Option left open → the value it ends up with and how."""
+    lines = (*_sizes(view, derived), *_lengths(view, derived), *_functions(view, derived), *_machine(view, derived),
+             *_evaluation(view, derived), *_limits(view), *_folders())  # fmt: skip
+    return {name: (written(value), text) for name, value, text in lines if _is_open(view, name)}
+
+
+def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
+    """Rows of the values that are no options of the chosen variants."""
+    ranks = f"{view['actor_num_nodes']} × {view['actor_num_gpus_per_node']} = {derived.num_ranks}"
+    engines = "one GPU or process each" if derived.num_engines == 1 else "rollout_num_gpus / rollout_num_gpus_per_engine"
+    steps = f"{derived.num_rollout} × {derived.num_steps_per_rollout} = {derived.num_optimizer_steps}"
+    facts: list[tuple[str, Any, str]] = [
+        ("schedule", derived.schedule, _schedule_origin(view)),
+        ("staleness_bound", derived.staleness_bound, _bound_words(view, derived)),
+        ("num_prompts", derived.num_prompts, f"lines of {view['prompt_data'].name}"),
+        ("num_optimizer_steps", derived.num_optimizer_steps, f"num_rollout × num_steps_per_rollout = {steps}"),
+        ("num_engines", derived.num_engines, engines),
+        ("num_ranks", derived.num_ranks, f"actor_num_nodes × actor_num_gpus_per_node = {ranks}"),
+    ]
+    if "rollout_function_path" not in view:
+        facts.insert(1, ("rollout_function_path", derived.rollout_function_path, "from --fully-async"))
+    for name, value, text in facts:
+        yield Row("derived", PANEL, name, written(value), derived=True, arithmetic=text)
+
+
+Line = tuple[str, Any, str]
+
+
+def _is_open(view: View, name: str) -> bool:
+    return name in view and view[name] in (None, "auto")
+
+
+def _sizes(view: View, derived: Derived) -> Iterator[Line]:
+    groups, size = view["rollout_batch_size"], view["n_samples_per_prompt"]
+    batch, steps = derived.global_batch_size, derived.num_steps_per_rollout
+    asked = view["num_steps_per_rollout"] is not None
+    yield "global_batch_size", batch, f"{groups} × {size} / {steps} = {batch}"
+    if asked or view["global_batch_size"] is not None:
+        yield "num_steps_per_rollout", steps, f"{groups} × {size} / {batch} = {steps}"
+    else:
+        yield "num_steps_per_rollout", steps, "one optimiser step on each rollout, unless something is said"
+    if view["num_epoch"] is not None:
+        sizes = f"{view['num_epoch']} × {derived.num_prompts} / {groups}"
+        yield "num_rollout", derived.num_rollout, f"num_epoch × num_prompts / rollout_batch_size, rounded up: {sizes}"
+    if view["micro_batch_size"] is None:
+        yield "max_tokens_per_gpu", derived.max_tokens_per_gpu, "the longest context, at least 4096 tokens"
+
+
+def _lengths(view: View, derived: Derived) -> Iterator[Line]:
+    answer = view["rollout_max_response_len"]
+    context, prompt = derived.max_context_len, derived.max_prompt_len
+    yield "rollout_max_context_len", context, "the model's own limit"
+    yield "rollout_max_prompt_len", prompt, f"{context} − {answer} = {prompt}"
+
+
+def _functions(view: View, derived: Derived) -> Iterator[Line]:
+    yield "rollout_function_path", derived.rollout_function_path, f"default of {_schedule_origin(view)}"
+    yield "eval_function_path", derived.eval_function_path, "default"
+
+
+def _machine(view: View, derived: Derived) -> Iterator[Line]:
+    driver = "there is an NVIDIA driver" if derived.device == "cuda" else "no NVIDIA driver here"
+    yield "device", derived.device, f"auto: {driver}"
+    yield "engine", derived.engine, f"auto: {derived.engine} on {derived.device}"
+
+
+def _evaluation(view: View, derived: Derived) -> Iterator[Line]:
+    for part in ("temperature", "top_p", "top_k", "max_response_len"):
+        yield f"eval_{part}", getattr(derived, f"eval_{part}"), f"from rollout_{part}"
+    yield "eps_clip_high", view["eps_clip"], "from eps_clip"
+
+
+def _limits(view: View) -> Iterator[Line]:
+    if not view.chose("fully_async"):
+        return
+    bound, interval = view["max_weight_staleness"], view["update_weights_interval"]
+    groups, size = view["rollout_batch_size"], view["n_samples_per_prompt"]
+    alive = (bound + 1) * interval
+    words = f"(max_weight_staleness + 1) × update_weights_interval = ({bound} + 1) × {interval}"
+    yield "async_data_buffer_capacity_factor", alive, f"{words} = {alive}"
+    factor = view["async_data_buffer_capacity_factor"] or alive
+    samples = int(factor * groups * size)
+    yield "async_max_concurrent_samples", samples, f"{factor:g} × {groups} × {size} = {samples}, what the bound admits"
+
+
+def _folders() -> Iterator[Line]:
+    yield "run_dir", "a new folder under runs", "default"
+    yield "save", IN_RUN_FOLDER, "default"
+
+
+def _schedule_origin(view: View) -> str:
+    return f"miles {view.command}" + (" --fully-async" if view.chose("fully_async") else "")
+
+
+def _bound_words(view: View, derived: Derived) -> str:
+    unit = "weight versions, "
+    if derived.schedule == "fully_async":
+        return unit + "max_weight_staleness"
+    if derived.schedule == "one_step_off":
+        return unit + "the next rollout runs while a step trains"
+    return unit + "rollout and step take turns"

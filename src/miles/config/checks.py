@@ -1,0 +1,223 @@
+"""Options that contradict each other; the same checks for the command line and for Python.
+
+Each check names the options it reads and is skipped when one of them is unknown or has a problem of its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from miles.config.effects import effect_problems
+from miles.config.options.base import OptionSet
+from miles.config.registry import option_table
+from miles.config.view import View, view_of
+from miles.errors import ConfigError, Problem
+
+Find = Callable[[View], Iterator[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``find`` yields the problems among the options ``reads``."""
+
+    find: Find
+    reads: tuple[str, ...]
+
+
+def run_checks(view: View, checks: Iterable[Check]) -> list[Problem]:
+    """The problems that the checks find, none on top of another's."""
+    problems: list[Problem] = []
+    bad: set[str] = set()
+    for check in checks:
+        if all(name in view and name not in bad for name in check.reads):
+            found = list(check.find(view))
+            bad |= {problem.option for problem in found}
+            problems += found
+    return problems
+
+
+def check_config(command: str, config: OptionSet) -> None:
+    """Refuse what cannot be run, for a configuration built in Python; looks at no file.
+
+    Raises:
+        ConfigError: with every problem.
+    """
+    view = view_of(command, config)
+    effects = list(effect_problems(view))
+    bad = {problem.option for problem in effects}
+    problems = effects + run_checks(view, [check for check in CHECKS if not bad & set(check.reads)])
+    if problems:
+        raise ConfigError(problems)
+
+
+def batch_equation(view: View) -> Iterator[Problem]:
+    """``rollout_batch_size × n_samples_per_prompt = global_batch_size × num_steps_per_rollout``."""
+    groups, size = view["rollout_batch_size"], view["n_samples_per_prompt"]
+    batch, steps = view["global_batch_size"], view["num_steps_per_rollout"]
+    samples = groups * size
+    made = f"rollout_batch_size × n_samples_per_prompt = {groups} × {size} = {samples}"
+    if batch is not None and steps is not None:
+        if batch * steps != samples:
+            why = f"contradicts {view.named('num_steps_per_rollout')}: {batch} × {steps} = {batch * steps}, but {made}"
+            yield view.problem("global_batch_size", why, "Leave out one of the two; it is derived")
+        return
+    name = "global_batch_size" if batch is not None else "num_steps_per_rollout"
+    parts = view[name]
+    if parts is not None and samples % parts:
+        flag = option_table()[name].flag
+        why = f"does not divide the samples of a rollout, {made}"
+        yield view.problem(name, why, f"Give {flag} a divisor of {samples}, or change the sizes of the rollout")
+
+
+def one_of(first: str, second: str, *, needed: bool) -> Find:
+    """A check that at most one, or with ``needed`` exactly one, of two options is set."""
+
+    def find(view: View) -> Iterator[Problem]:
+        one, other = option_table()[first].flag, option_table()[second].flag
+        if view[first] is not None and view[second] is not None:
+            yield view.problem(first, f"goes together with {view.named(second)} in no run", _unset(view, first, second))
+        if needed and view[first] is None and view[second] is None:
+            yield view.problem(first, f"is not set, and neither is {second}", f"Pass {one} or {other}")
+
+    return find
+
+
+def _unset(view: View, first: str, second: str) -> str:
+    one, other = option_table()[first].flag, option_table()[second].flag
+    return f"Keep one of {one} and {other}; `{other} none` takes back a value from a file"
+
+
+def learning_rates(view: View) -> Iterator[Problem]:
+    """A decay goes down."""
+    if view["min_lr"] > view["lr"]:
+        yield view.problem("min_lr", f"is above {view.named('lr')}", "Give --min-lr a value of at most --lr")
+
+
+def clip_band(view: View) -> Iterator[Problem]:
+    """The band of importance weights is not empty."""
+    if view["tis_clip_low"] > view["tis_clip"]:
+        remedy = "Give --tis-clip-low a value of at most --tis-clip"
+        yield view.problem("tis_clip_low", f"is above {view.named('tis_clip')}", remedy)
+
+
+def untruncated_sampling(view: View) -> Iterator[Problem]:
+    """Corrections need the log-probs that were sampled from; the engines give those before truncation."""
+    if view["off_policy_correction"] == "none":
+        return
+    for name, off in (("rollout_top_p", 1), ("rollout_top_k", -1)):
+        if view[name] != off and view[name] != 0:
+            why = f"does not go with {view.named('off_policy_correction')}: engines report log-probs from before top-p and top-k"
+            remedy = f"Set {option_table()[name].flag} to {off}, or --off-policy-correction to none"
+            yield view.problem(name, why, remedy)
+
+
+def top_k(name: str) -> Find:
+    """A check that top-k keeps at least one token, or all (-1)."""
+
+    def find(view: View) -> Iterator[Problem]:
+        if view[name] == 0:
+            yield view.problem(name, "keeps no token", f"Give {option_table()[name].flag} at least 1, or -1 to keep all tokens")
+
+    return find
+
+
+def lengths(view: View) -> Iterator[Problem]:
+    """Prompt and answer fit into the context, as far as the options say."""
+    context, prompt, answer = (view[f"rollout_max_{part}_len"] for part in ("context", "prompt", "response"))
+    if context is None:
+        return
+    limit = view.named("rollout_max_context_len")
+    if answer >= context:
+        remedy = "Lower --rollout-max-response-len or raise --rollout-max-context-len"
+        yield view.problem("rollout_max_response_len", f"leaves no room for a prompt in {limit}", remedy)
+    elif prompt is not None and prompt + answer > context:
+        why = f"and {view.named('rollout_max_response_len')} make {prompt + answer}, more than {limit}"
+        yield view.problem("rollout_max_prompt_len", why, "Lower --rollout-max-prompt-len or --rollout-max-response-len")
+
+
+def concurrency(view: View) -> Iterator[Problem]:
+    """At least one group can be in flight."""
+    samples = view["async_max_concurrent_samples"]
+    if samples is not None and samples < view["n_samples_per_prompt"]:
+        why = f"holds not even one group: {view.named('n_samples_per_prompt')} (the limit counts samples, not groups)"
+        remedy = "Give --async-max-concurrent-samples at least --n-samples-per-prompt"
+        yield view.problem("async_max_concurrent_samples", why, remedy)
+
+
+def capacity(view: View) -> Iterator[Problem]:
+    """A buffer larger than what the staleness bound admits would have no effect."""
+    factor, bound, interval = (
+        view[name] for name in ("async_data_buffer_capacity_factor", "max_weight_staleness", "update_weights_interval")
+    )
+    admitted = (bound + 1) * interval
+    if factor is not None and factor > admitted:
+        why = (
+            "is above what the staleness bound admits, "
+            f"(max_weight_staleness + 1) × update_weights_interval = ({bound} + 1) × {interval} = {admitted} rollouts"
+        )
+        yield view.problem("async_data_buffer_capacity_factor", why, f"Lower it to {admitted}, or raise --max-weight-staleness")
+
+
+def one_rank(view: View) -> Iterator[Problem]:
+    """The policy has one rank for now."""
+    for name in ("actor_num_nodes", "actor_num_gpus_per_node"):
+        if view[name] > 1:
+            flag = option_table()[name].flag
+            yield view.problem(name, "is not available yet: a policy of several ranks", f"Leave {flag} at 1")
+
+
+def engine_size(view: View) -> Iterator[Problem]:
+    """Engines have their GPUs in whole, and an embedded engine has one."""
+    size, gpus = view["rollout_num_gpus_per_engine"], view["rollout_num_gpus"]
+    if size > 1 and view["engine"] in ("embedded", "auto"):
+        why = "is more than an embedded engine uses: it runs on one device"
+        yield view.problem("rollout_num_gpus_per_engine", why, "Leave --rollout-num-gpus-per-engine at 1")
+    elif gpus % size:
+        why = f"is no multiple of {view.named('rollout_num_gpus_per_engine')}"
+        yield view.problem("rollout_num_gpus", why, f"Give --rollout-num-gpus a multiple of {size}")
+
+
+def eval_names(view: View) -> Iterator[Problem]:
+    """Every held-out data set has a name of its own."""
+    names = [name for name, _ in view["eval_prompt_data"]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        yield view.problem(
+            "eval_prompt_data", f"gives the name {', '.join(twice)} twice", "Give every data set a name of its own"
+        )
+    if not all(name.strip() for name in names):
+        yield view.problem("eval_prompt_data", "has a data set without a name", "Pass --eval-prompt-data NAME PATH")
+
+
+def exact_label(view: View) -> Iterator[Problem]:
+    """The built-in reward compares with a label."""
+    if view["rm_type"] == "exact" and view["label_key"] is None:
+        yield view.problem("label_key", f"is needed by {view.named('rm_type')}", "Pass --label-key KEY")
+
+
+CHECKS = (
+    Check(one_of("num_rollout", "num_epoch", needed=True), ("num_rollout", "num_epoch")),
+    Check(batch_equation, ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")),
+    Check(lengths, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
+    Check(top_k("rollout_top_k"), ("rollout_top_k",)),
+    Check(untruncated_sampling, ("off_policy_correction", "rollout_top_p", "rollout_top_k")),
+    Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
+    Check(exact_label, ("rm_type", "label_key")),
+    Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
+    Check(capacity, ("async_data_buffer_capacity_factor", "max_weight_staleness", "update_weights_interval")),
+    Check(clip_band, ("tis_clip", "tis_clip_low")),
+    Check(learning_rates, ("lr", "min_lr")),
+    Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
+    Check(one_rank, ("actor_num_nodes", "actor_num_gpus_per_node")),
+    Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
+    Check(eval_names, ("eval_prompt_data",)),
+    Check(top_k("eval_top_k"), ("eval_top_k",)),
+)
+
+
+def warnings_of(view: View) -> Iterator[str]:
+    """What is allowed and still surprises."""
+    if view.chose("fully_async") and view["deterministic"] and view["max_weight_staleness"] > 0:
+        yield (
+            "--deterministic fixes the engines and the policy, but under --fully-async which weights sample a token "
+            "depends on timing; --max-weight-staleness 0 makes the run repeatable"
+        )

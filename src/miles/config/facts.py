@@ -1,0 +1,84 @@
+"""What is known about the files and the machine, read without torch: prompts, the model's limit, a driver."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from miles.errors import ConfigError, Problem
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What derived values are made from, beside the options.
+
+    num_prompts: lines of the prompt file that are not blank.
+    model_context_len: longest sequence the model was made for; None where its ``config.json`` does not say.
+    has_cuda: an NVIDIA driver is installed and no variable hides its devices.
+    """
+
+    num_prompts: int
+    model_context_len: int | None
+    has_cuda: bool
+
+
+def read_facts(hf_checkpoint: Path, prompt_data: Path, environ: Mapping[str, str]) -> Facts:
+    """The facts of a model folder, a prompt file and this machine.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    return Facts(count_lines("prompt_data", prompt_data), read_context_len(hf_checkpoint), has_nvidia_driver(environ))
+
+
+def count_lines(option: str, path: Path) -> int:
+    """Lines that are not blank.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return sum(1 for line in file if not line.isspace())
+    except OSError as error:
+        raise ConfigError([Problem(option, str(path), "", f"cannot be read: {error.strerror}", "Correct the path")]) from error
+
+
+def read_model_config(hf_checkpoint: Path) -> Mapping[str, Any]:
+    """The ``config.json`` of a model folder.
+
+    Raises:
+        ConfigError: there is none, or it is no JSON object.
+    """
+    path = hf_checkpoint / "config.json"
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = f"has a config.json that cannot be read: {error}"
+        raise ConfigError([Problem("hf_checkpoint", str(hf_checkpoint), "", why, "Give an HF model folder")]) from error
+    if not isinstance(content, dict):
+        why = "has a config.json that is no object"
+        raise ConfigError([Problem("hf_checkpoint", str(hf_checkpoint), "", why, "Give an HF model folder")])
+    return content
+
+
+def read_context_len(hf_checkpoint: Path) -> int | None:
+    """The model's own limit in tokens; None where it has none."""
+    content = read_model_config(hf_checkpoint)
+    for part in (content, content.get("text_config")):
+        for key in CONTEXT_KEYS:
+            if isinstance(part, dict) and isinstance(part.get(key), int):
+                return int(part[key])
+    return None
+
+
+def has_nvidia_driver(environ: Mapping[str, str]) -> bool:
+    """Whether CUDA can be expected here, without asking torch."""
+    if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    return _DRIVER.exists() or shutil.which("nvidia-smi") is not None

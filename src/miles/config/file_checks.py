@@ -1,0 +1,120 @@
+"""What the options point to: folders, prompt files, the model's limits and the machine; asked by the resolver only."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from miles.config.checks import Check, Find
+from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, device_of, engine_of
+from miles.config.facts import Facts, count_lines, read_model_config
+from miles.config.registry import option_table
+from miles.config.view import View
+from miles.errors import ConfigError, Problem
+
+
+def checkpoint_folder(view: View) -> Iterator[Problem]:
+    """The model is an HF folder."""
+    folder: Path = view["hf_checkpoint"]
+    if not folder.exists():
+        remedy = "Correct the path, or download the model first and pass its folder as --hf-checkpoint"
+        yield view.problem("hf_checkpoint", "there is no such folder", remedy)
+    elif not (folder / "config.json").is_file():
+        yield view.problem("hf_checkpoint", "is no HF model folder: it has no config.json", "Pass a folder with config.json")
+    else:
+        try:
+            read_model_config(folder)
+        except ConfigError as error:
+            yield view.problem("hf_checkpoint", error.problems[0].why, error.problems[0].remedy)
+
+
+def prompt_file(view: View) -> Iterator[Problem]:
+    """The prompt file can be read and is not empty."""
+    yield from _file_problems(view, "prompt_data", view["prompt_data"], "")
+
+
+def eval_files(view: View) -> Iterator[Problem]:
+    """So can the held-out ones."""
+    for name, path in view["eval_prompt_data"]:
+        yield from _file_problems(view, "eval_prompt_data", path, f"{name}: ")
+
+
+def _file_problems(view: View, option: str, path: Path, label: str) -> Iterator[Problem]:
+    remedy = f"Pass a JSONL file as {option_table()[option].flag}"
+    if not path.exists():
+        yield view.problem(option, f"{label}there is no such file: {path}", "Correct the path")
+    elif path.is_dir():
+        yield view.problem(option, f"{label}is a folder: {path}", remedy)
+    else:
+        try:
+            if not count_lines(option, path):
+                yield view.problem(option, f"{label}the file is empty: {path}", remedy)
+        except ConfigError as error:
+            yield view.problem(option, f"{label}{error.problems[0].why}", error.problems[0].remedy)
+
+
+def no_file_at(name: str) -> Find:
+    """A check that a folder to be written is not a file."""
+
+    def find(view: View) -> Iterator[Problem]:
+        path = view[name]
+        if path is not None and path.exists() and not path.is_dir():
+            yield view.problem(name, "is a file, and a folder is needed", f"Give {option_table()[name].flag} another path")
+
+    return find
+
+
+FILE_CHECKS = (
+    Check(checkpoint_folder, ("hf_checkpoint",)),
+    Check(prompt_file, ("prompt_data",)),
+    Check(eval_files, ("eval_prompt_data",)),
+    Check(no_file_at("run_dir"), ("run_dir",)),
+    Check(no_file_at("save"), ("save",)),
+)
+
+
+def checks_with(facts: Facts) -> tuple[Check, ...]:
+    """The checks that compare options with the facts of the files and the machine."""
+
+    def model_limit(view: View) -> Iterator[Problem]:
+        limit, option, answer = facts.model_context_len, view["rollout_max_context_len"], view["rollout_max_response_len"]
+        if limit is None and option is None:
+            yield view.problem("rollout_max_context_len", NO_LIMIT, "Pass --rollout-max-context-len")
+        elif limit is not None and option is not None and option > limit:
+            why = f"is above the model's own limit of {limit} tokens"
+            yield view.problem("rollout_max_context_len", why, f"Give --rollout-max-context-len at most {limit}")
+        elif limit is not None and option is None and answer >= limit:
+            why = f"leaves no room for a prompt in the model's {limit} tokens"
+            yield view.problem("rollout_max_response_len", why, f"Give --rollout-max-response-len less than {limit}")
+
+    def prompt_limit(view: View) -> Iterator[Problem]:
+        limit, prompt, answer = facts.model_context_len, view["rollout_max_prompt_len"], view["rollout_max_response_len"]
+        if view["rollout_max_context_len"] is None and limit and prompt is not None and prompt + answer > limit:
+            why = f"and {view.named('rollout_max_response_len')} make {prompt + answer}, more than the model's {limit} tokens"
+            yield view.problem("rollout_max_prompt_len", why, "Lower --rollout-max-prompt-len or --rollout-max-response-len")
+
+    def eval_limit(view: View) -> Iterator[Problem]:
+        limit, answer = view["rollout_max_context_len"] or facts.model_context_len, view["eval_max_response_len"]
+        if limit and answer is not None and answer >= limit:
+            why = f"leaves no room for a prompt in {limit} tokens"
+            yield view.problem("eval_max_response_len", why, f"Give --eval-max-response-len less than {limit}")
+
+    def warm_up(view: View) -> Iterator[Problem]:
+        steps = count_rollouts(view.values, facts.num_prompts) * batch_sizes(view.values)[1]
+        if view["lr_warmup_iters"] > steps:
+            why = f"is more than the run has optimiser steps: {steps}"
+            yield view.problem("lr_warmup_iters", why, f"Give --lr-warmup-iters at most {steps}")
+
+    def machine(view: View) -> Iterator[Problem]:
+        if view["device"] == "cuda" and not facts.has_cuda:
+            yield view.problem("device", "needs an NVIDIA driver, and there is none here", "Pass --device cpu")
+        elif view["engine"] == "auto" and engine_of(view.values, facts) == "sglang":
+            why = f"is sglang on {device_of(view.values, facts)}, which is not available yet"
+            yield view.problem("engine", why, "Pass --engine embedded, or --device cpu")
+
+    sizes = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
+    return (
+        Check(model_limit, ("rollout_max_context_len", "rollout_max_response_len")),
+        Check(prompt_limit, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
+        Check(eval_limit, ("rollout_max_context_len", "eval_max_response_len")),
+        Check(warm_up, ("lr_warmup_iters", "num_rollout", "num_epoch", *sizes)),
+        Check(machine, ("device", "engine")),
+    )
