@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from miles.rollout.contracts import GroupGenerator
+from miles.rollout.failures import first_failure
 from miles.types import Metrics, Prompt, Sample, SampleStatus, mean
 
 
@@ -49,8 +50,11 @@ async def evaluate(setup: EvalInput) -> Metrics:
     """The standard evaluation: mean reward, length and truncation of every data set."""
     metrics: Metrics = {}
     for dataset in setup.datasets:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(answer(setup, prompt)) for prompt in dataset.prompts]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(answer(setup, prompt)) for prompt in dataset.prompts]
+        except BaseExceptionGroup as failures:
+            raise first_failure(failures) from failures
         samples = [sample for task in running for sample in task.result()]
         metrics |= dataset_metrics(dataset.name, samples)
     return metrics

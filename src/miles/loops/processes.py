@@ -97,8 +97,8 @@ async def address_of(number: int, engine: Any, config: AnyConfig, logs: Path) ->
             return str(await engine.start.remote())
     except TimeoutError as error:
         raise EngineError(
-            f"engine {number} did not answer within {seconds:g} s; --engine-start-timeout-seconds raises the limit. Its last lines:\n"
-            f"{last_lines(logs / f'engine-{number}.log')}"
+            f"engine {number} did not answer within {seconds:g} s; --engine-start-timeout-seconds raises the limit. "
+            f"Its last lines:\n{last_lines(logs / f'engine-{number}.log')}"
         ) from error
     except ray.exceptions.RayError as error:
         raise EngineError(f"engine {number} did not start: {cause_of(error)}") from error

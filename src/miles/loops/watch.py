@@ -18,7 +18,7 @@ async def until_done(work: "asyncio.Task[None]", deaths: Sequence["asyncio.Task[
         MilesError: what the first death says, or what the work itself failed with.
     """
     await asyncio.wait([work, *deaths], return_when=asyncio.FIRST_COMPLETED)
-    if work.done() and isinstance(error_of(work), EngineError) and deaths:
+    if deaths and comes_from_an_engine(error_of(work)):
         await asyncio.wait(deaths, timeout=CAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if not work.done():
         work.cancel()
@@ -27,6 +27,15 @@ async def until_done(work: "asyncio.Task[None]", deaths: Sequence["asyncio.Task[
     if cause is not None and (work.cancelled() or error_of(work) is not None):
         raise cause
     await work
+
+
+def comes_from_an_engine(error: BaseException | None) -> bool:
+    """Whether an engine's failure stands anywhere in the chain of causes."""
+    while error is not None:
+        if isinstance(error, EngineError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def error_of(task: "asyncio.Task[Any]") -> BaseException | None:
