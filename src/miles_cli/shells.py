@@ -43,7 +43,7 @@ _miles() {
     answer=("$${(@f)$$($variable="$${(F)request}" $${words[1]} 2>/dev/null)}")
     case "$${answer[1]}" in
         :file) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='; _files; return ;;
-        :folder) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='; _files -/; return ;;
+        :folder) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='; _path_files -/; return ;;
     esac
     for line in "$${answer[@]}"; do
         [[ -n "$$line" ]] && described+=("$${$${line//:/\\\\:}/$$'\\t'/:}")

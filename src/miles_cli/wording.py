@@ -20,8 +20,10 @@ def schedule_sentence(derived: Derived) -> str:
 
 
 def shown_value(row: Row) -> str:
-    """A row's value; an empty one is made visible."""
-    return row.value if row.value else '""'
+    """A row's value; one that nobody has given, or an empty text, is made visible."""
+    if row.value:
+        return row.value
+    return '""' if row.chain or row.derived else "(needed)"
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,40 @@
+"""What was typed, as the resolver would get it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from miles.config.sources import FlagValue
+
+Typist = Callable[[list[str]], Mapping[str, FlagValue]]
+
+
+@pytest.fixture(autouse=True)
+def _quiet_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def typist(monkeypatch: pytest.MonkeyPatch) -> Typist:
+    """Runs ``miles`` with the words; returns the flags that reach the resolver."""
+    from miles_cli import training
+    from miles_cli.app import app
+
+    seen: list[Any] = []
+
+    def catch(command: str, typed: Any, preset: Any, config: Any, *, dry_run: bool) -> int:
+        seen.append(typed.flags)
+        return 0
+
+    monkeypatch.setattr(training, "train_command", catch)
+
+    def type_words(words: list[str]) -> Mapping[str, FlagValue]:
+        seen.clear()
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        return seen[0]
+
+    return type_words

@@ -1,0 +1,76 @@
+"""What Tab offers, as a function of the words before the cursor."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from miles.config.presets import preset_names
+from miles.config.registry import all_options, options_of
+from miles_cli.app import app
+from miles_cli.completion import VARIABLE
+
+pytestmark = pytest.mark.unit
+COMMANDS = ("train", "train-async")
+
+
+def tab(line: str, current: str = "") -> list[str]:
+    """The candidates after the words of ``line``."""
+    request = "\n".join([current, *line.split()])
+    result = CliRunner().invoke(app, [], env={VARIABLE: request})
+    assert result.exit_code == 0, result.output
+    return [answer.partition("\t")[0] for answer in result.output.splitlines() if answer]
+
+
+@settings(max_examples=40, deadline=None)
+@given(command=st.sampled_from(COMMANDS), option=st.sampled_from(all_options()), data=st.data())
+def test_every_beginning_of_an_own_option_offers_it_and_of_a_foreign_one_does_not(command, option, data) -> None:
+    begun = option.flag[: data.draw(st.integers(2, len(option.flag)))]
+    offered = tab(command, begun)
+    assert all(word.startswith(begun) for word in offered)
+    assert (option.flag in offered) == (command in option.commands)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_options_of_the_command_are_offered(command: str) -> None:
+    own = {option.flag for option in options_of(command)} | {"--preset", "--config", "--dry-run", "--help-all", "--help"}
+    assert set(tab(command, "--")) == own
+    assert set(tab(f"config show {command}", "--")) == own - {"--dry-run"} | {"--format"}
+
+
+@pytest.mark.parametrize("option", [option for option in all_options() if option.choices], ids=lambda option: option.name)
+def test_choices_are_offered_after_the_flag_and_after_an_equals_sign(option) -> None:
+    command = option.commands[0]
+    words = [str(choice) for choice in option.choices]
+    assert tab(f"{command} {option.flag}") == words
+    assert tab(f"{command} {option.flag} =") == words
+    assert tab(command, f"{option.flag}=") == [f"{option.flag}={word}" for word in words]
+
+
+@pytest.mark.parametrize(
+    ("line", "current", "expected"),
+    [
+        ("train-async", "--fu", ["--fully-async"]),
+        ("train", "--fu", []),
+        ("", "tr", ["train", "train-async"]),
+        ("", "--v", ["--version"]),
+        ("config", "", ["presets", "show"]),
+        ("config show", "", ["train", "train-async"]),
+        ("train --preset", "", list(preset_names())),
+        ("train", "--preset=", [f"--preset={name}" for name in preset_names()]),
+        ("train --config", "", [":file"]),
+        ("train --hf-checkpoint", "x", [":folder"]),
+        ("train", "--hf-checkpoint=x", [":folder"]),
+        ("train --eval-prompt-data", "", []),
+        ("train --eval-prompt-data name", "", [":file"]),
+        ("train --eval-prompt-data name file", "--n-samples-per-e", ["--n-samples-per-eval-prompt"]),
+        ("train --lr", "", []),
+        ("train --lr 1", "--lr", ["--lr-decay-style", "--lr-warmup-iters"]),
+        ("train --eval-prompt-data a b", "--eval-prompt", ["--eval-prompt-data"]),
+        ("train", "--no-rollout-s", ["--no-rollout-shuffle"]),
+        ("train --rollout-shuffle", "--no-rollout-s", []),
+        ("train", "", []),
+    ],
+)
+def test_cases(line: str, current: str, expected: list[str]) -> None:
+    assert tab(line, current) == expected
