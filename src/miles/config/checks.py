@@ -99,15 +99,16 @@ def clip_band(view: View) -> Iterator[Problem]:
         yield view.problem("tis_clip_low", f"is above {view.named('tis_clip')}", remedy)
 
 
-def untruncated_sampling(view: View) -> Iterator[Problem]:
-    """Corrections need the log-probs that were sampled from; the engines give those before truncation."""
-    if view["off_policy_correction"] == "none":
-        return
-    for name, off in (("rollout_top_p", 1), ("rollout_top_k", -1)):
-        if view[name] != off and view[name] != 0:
+def untruncated(name: str, off: int) -> Find:
+    """A check that sampling is not truncated under a correction: engines give the log-probs from before truncation."""
+
+    def find(view: View) -> Iterator[Problem]:
+        if view["off_policy_correction"] != "none" and view[name] not in (off, 0):
             why = f"does not go with {view.named('off_policy_correction')}: engines report log-probs from before top-p and top-k"
             remedy = f"Set {option_table()[name].flag} to {off}, or --off-policy-correction to none"
             yield view.problem(name, why, remedy)
+
+    return find
 
 
 def top_k(name: str) -> Find:
@@ -199,7 +200,8 @@ CHECKS = (
     Check(batch_equation, ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")),
     Check(lengths, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
     Check(top_k("rollout_top_k"), ("rollout_top_k",)),
-    Check(untruncated_sampling, ("off_policy_correction", "rollout_top_p", "rollout_top_k")),
+    Check(untruncated("rollout_top_p", 1), ("off_policy_correction", "rollout_top_p")),
+    Check(untruncated("rollout_top_k", -1), ("off_policy_correction", "rollout_top_k")),
     Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
     Check(exact_label, ("rm_type", "label_key")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),

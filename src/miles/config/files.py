@@ -79,9 +79,7 @@ class _Reader:
             self.refuse(path, value, *_unknown_words(path, value))
             return False
         if not _may_stand_in(option, path[:-1]):
-            home = home_table(option)
-            remedy = f"Move it to [{home}]" if home else "Move it to the top of the file"
-            self.refuse(path, value, f"does not belong into [{'.'.join(path[:-1])}]", remedy)
+            self.refuse(path, value, f"does not belong in [{'.'.join(path[:-1])}]", _where_else(option, path[:-1]))
             return False
         return True
 
@@ -92,7 +90,7 @@ def read_toml(path: Path, label: str, kind: OriginKind, folder: Path) -> TomlFil
     label: what origins call it (``run.toml``, ``preset reverse``).
 
     Raises:
-        ConfigError: it cannot be read or is no TOML; the text shows the line and the place in it.
+        ConfigError: it cannot be read or is not TOML; the text shows the line and the place in it.
     """
     about, flag = ("preset", "--preset") if kind is OriginKind.PRESET else ("config", "--config")
     try:
@@ -120,7 +118,7 @@ def _syntax_problem(text: str, about: str, label: str, message: str) -> Problem:
         column = len(lines[line - 1]) + 1
     what = _PLACE.sub("", message).strip().lower()
     caret = f"\n    {lines[line - 1]}\n    {' ' * (column - 1)}^"
-    return Problem(about, label, f"{label}:{line}", f"is no TOML: {what}", f"Correct line {line}:{caret}")
+    return Problem(about, label, f"{label}:{line}", f"is not TOML: {what}", f"Correct line {line}:{caret}")
 
 
 def home_table(option: Option) -> str:
@@ -131,6 +129,13 @@ def home_table(option: Option) -> str:
         selector = selector_of(first.option_set)
         homes.append(command if selector in (None, option.name) else f"{command}.{_table_name(selector)}")
     return "" if len(homes) == len(COMMANDS) else homes[0]
+
+
+def _where_else(option: Option, table: tuple[str, ...]) -> str:
+    if table[0] in option.commands and len(table) > 1:
+        return f"Leave {option.name} out of this table: it does not count with --{_table_name(table[1])}"
+    home = home_table(option)
+    return f"Move it to [{home}]" if home else "Move it to the top of the file"
 
 
 def _table_name(selector: str | None) -> str:

@@ -4,6 +4,7 @@ gather     every value given, per option, the one that counts first
 variants   which schedule and placement the selectors choose
 """
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,8 @@ def _read_files(sources: Sources) -> tuple[list[TomlFile], list[Problem]]:
             path = preset_file(sources.preset)
             wanted.append((path, f"preset {sources.preset}", OriginKind.PRESET, path.parent))
         else:
-            remedy = f"There are: {', '.join(preset_names())}"
+            near = difflib.get_close_matches(sources.preset, preset_names(), n=1, cutoff=0.5)
+            remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(preset_names())}"
             problems.append(Problem("preset", sources.preset, "--preset", "there is no such preset", remedy))
     wanted += [(sources.cwd / file, str(file), OriginKind.FILE, sources.cwd) for file in sources.config_files]
     for path, label, kind, folder in wanted:

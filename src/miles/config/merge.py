@@ -55,7 +55,8 @@ def merge(layers: Layers, chains: Mapping[str, Chain]) -> Merged:
                 del values[name]
     values = {name: value for name, value in values.items() if value is not REQUIRED}
     origins = {name: str(chain[0].origin) for name, chain in chains.items()}
-    view = View(layers.command, layers.variants, values, frozenset(chains) & frozenset(values), origins)
+    texts = {name: shown(option_table()[name], chain[0].raw) for name, chain in chains.items()}
+    view = View(layers.command, layers.variants, values, frozenset(chains) & frozenset(values), origins, texts)
     return _set_aside(Merged(view, {}, tuple(problems)), chains)
 
 
@@ -114,8 +115,9 @@ def _default(merged: Merged, name: str, note: str) -> Merged:
     info = option_set.model_fields[name]
     values = {**view.values, name: info.default}
     origins = {known: origin for known, origin in view.origins.items() if known != name}
+    texts = {known: text for known, text in view.texts.items() if known != name}
     return replace(
         merged,
-        view=replace(view, values=values, given=view.given - {name}, origins=origins),
+        view=replace(view, values=values, given=view.given - {name}, origins=origins, texts=texts),
         notes={**merged.notes, name: note},
     )

@@ -42,9 +42,10 @@ def examine(command: str, sources: Sources) -> Examination:
     sections, refused = build_sections(merged.view)
     problems += refused
     named = {problem.option for problem in problems}
+    facts = None
     if not layers.incomplete:
         problems += [problem for problem in missing_problems(merged.view) if problem.option not in named]
-    problems, facts = _check(merged, problems, sources)
+        problems, facts = _check(merged, problems, sources)
 
     config: AnyConfig | None = None
     derived = None
@@ -62,13 +63,10 @@ def _check(merged: Merged, problems: Sequence[Problem], sources: Sources) -> tup
     """All problems, those of the checks added, and the facts where files and machine could be asked."""
     found = list(problems)
 
-    def add(more: Sequence[Problem]) -> None:
-        found.extend(more)
-
     def run(checks: Sequence[Check]) -> None:
-        add(run_checks(merged.without({problem.option for problem in found}).view, checks))
+        found.extend(run_checks(merged.without({problem.option for problem in found}).view, checks))
 
-    add(list(effect_problems(merged.without({problem.option for problem in found}).view)))
+    found += effect_problems(merged.without({problem.option for problem in found}).view)
     run(CHECKS)
     run(FILE_CHECKS)
     view = merged.without({problem.option for problem in found}).view

@@ -22,6 +22,7 @@ class View:
     values: every option of the chosen variants whose value could be read, defaults included.
     given: the options that somebody set.
     origins: where the values given came from; empty for a configuration built in Python.
+    texts: the values given as they were written; likewise.
     """
 
     command: str
@@ -29,6 +30,7 @@ class View:
     values: Mapping[str, Any]
     given: frozenset[str]
     origins: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -40,12 +42,13 @@ class View:
         """A problem with an option, its value and origin filled in."""
         value = self.values.get(name)
         text = "" if value is None or value == () else shown(option_table()[name], value)
-        return Problem(name, text, self.origins.get(name, ""), why, remedy)
+        return Problem(name, self.texts.get(name, text), self.origins.get(name, ""), why, remedy)
 
     def named(self, name: str) -> str:
         """An option with value and origin, to be used within a sentence: ``lr = 1e-05 (--lr)``."""
         origin = self.origins.get(name, "")
-        return f"{name} = {shown(option_table()[name], self.values[name])}" + (f" ({origin})" if origin else "")
+        text = self.texts.get(name) or shown(option_table()[name], self.values[name])
+        return f"{name} = {text}" + (f" ({origin})" if origin else "")
 
     def chose(self, selector: str) -> bool:
         """Whether a switch such as ``fully_async`` chose its variant."""

@@ -1,0 +1,85 @@
+"""The ``config.toml`` of a run folder: every option that counts, so that the same command with it does the same again.
+
+Options of both commands stand at the top, those of one command or variant in its table. Origins and derived values are
+comments. The run folder is left out, since the same configuration again is a new run; secrets are left out too.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from miles.config.files import home_table
+from miles.config.reading import UNSET
+from miles.config.registry import Option, option_table, options_of
+from miles.config.resolution import Resolution, Row
+from miles.config.view import View, counts, view_of
+
+NOT_WRITTEN = ("run_dir",)
+
+
+def config_toml(resolution: Resolution) -> str:
+    """The text of a ``config.toml`` from which the configuration resolves again."""
+    view = view_of(resolution.command, resolution.config)
+    rows = {row.option: row for row in resolution.rows}
+    tables: dict[str, list[str]] = {"": []}
+    for option in options_of(resolution.command):
+        if option.name in view and option.name not in NOT_WRITTEN:
+            tables.setdefault(_table_of(option, resolution), []).append(_line(option, view, rows[option.name]))
+    parts = ["\n".join(_header(resolution)), "\n".join(tables.pop(""))]
+    parts += [f"[{name}]\n" + "\n".join(tables[name]) for name in sorted(tables)]
+    return "\n\n".join([*parts, "\n".join(_derived_comments(resolution))]) + "\n"
+
+
+def _header(resolution: Resolution) -> Iterator[str]:
+    yield f"# A run of `miles {resolution.command}`; the same again:"
+    yield f"#     miles {resolution.command} --config config.toml"
+
+
+def _table_of(option: Option, resolution: Resolution) -> str:
+    """Where an option stands: at the top if both commands mean the same by it, else where only its owner reads it."""
+    home = home_table(option_table()[option.name])
+    owners = option_table()[option.name].owners
+    defaults = {str(owner.option_set.model_fields[option.name].default) for owner in owners}
+    if home or len(defaults) == 1:
+        return home
+    return resolution.command
+
+
+def _line(option: Option, view: View, row: Row) -> str:
+    value = view[option.name]
+    comment = f"  # {_one_line(row.origin)}" if row.origin else ""
+    if option.meta.secret:
+        return f"# {option.name} is not written down{comment}"
+    if not counts(view, option.name):
+        return f"# {option.name} has no effect here"
+    if value is None and _default(option, view) is None:
+        return f"# {option.name} = {_one_line(row.value)}{comment}"
+    return f"{option.name} = {_toml(value)}{comment}"
+
+
+def _default(option: Option, view: View) -> Any:
+    return view.variants[option.section].model_fields[option.name].default
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return tomlkit.item(UNSET).as_string()
+    if isinstance(value, Path):
+        return tomlkit.item(str(value.absolute())).as_string()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return str(tomlkit.item(value).as_string())
+
+
+def _derived_comments(resolution: Resolution) -> Iterator[str]:
+    yield "# Derived from these:"
+    for row in resolution.rows:
+        if row.section == "derived":
+            yield f"#   {row.option} = {_one_line(row.value)}  ({_one_line(row.arithmetic)})"
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)

@@ -1,0 +1,111 @@
+"""The user's functions and classes, imported and held against what they will be called with; nothing is called."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from miles.config.dotted import load_dotted
+from miles.config.registry import all_options
+from miles.config.resolution import Resolution
+from miles.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How an option's object is called: its positional arguments by name, and whether the call must be async."""
+
+    arguments: tuple[str, ...]
+    must_be_async: bool = False
+
+
+CALLS = {
+    "custom_generate_function_path": Call(("engine", "prompt", "sampling", "rid"), must_be_async=True),
+    "dynamic_sampling_filter_path": Call(("group",)),
+    "rollout_sample_filter_path": Call(("groups",)),
+    "rollout_function_path": Call(("given",)),
+    "custom_async_data_buffer_path": Call(()),
+    "custom_rm_path": Call(("sample", "prompt")),
+    "eval_function_path": Call(("given",), must_be_async=True),
+}
+KINDS = {
+    "custom_generate_function_path": "generate",
+    "dynamic_sampling_filter_path": "filter",
+    "rollout_sample_filter_path": "sample_filter",
+    "rollout_function_path": "rollout",
+    "custom_async_data_buffer_path": "buffer",
+    "custom_rm_path": "reward",
+    "eval_function_path": "evaluate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UserCode:
+    """One object of the user's, found and fitting."""
+
+    option: str
+    path: str
+    signature: str
+
+
+def check_user_code(resolution: Resolution) -> tuple[UserCode, ...]:
+    """Import every object that the configuration names.
+
+    Raises:
+        ConfigError: for all that cannot be imported or do not take what they are called with.
+    """
+    found: list[UserCode] = []
+    problems: list[Problem] = []
+    for option, path, origin in _paths(resolution):
+        try:
+            found.append(_check(option, path, origin))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return tuple(found)
+
+
+def _paths(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
+    origins = {row.option: str(row.chain[0].origin) for row in resolution.rows if row.chain}
+    for option in all_options():
+        if option.meta.kind == "dotted":
+            path = getattr(getattr(resolution.config, option.section), option.name, None)
+            if path:
+                yield option.name, path, origins[option.name]
+
+
+def _check(option: str, path: str, origin: str) -> UserCode:
+    loaded = load_dotted(path, option, origin, KINDS[option])
+    call = CALLS[option]
+    wanted = f"({', '.join(call.arguments)})"
+    if not callable(loaded):
+        raise _refused(
+            option, path, origin, f"is a {type(loaded).__name__} and cannot be called", f"Give something called with {wanted}"
+        )
+    signature = _signature(loaded)
+    if signature is not None:
+        try:
+            signature.bind(*call.arguments)
+        except TypeError as error:
+            why = f"takes {signature}, but is called with {wanted}: {error}"
+            raise _refused(option, path, origin, why, f"Let it take {wanted}") from error
+    if call.must_be_async and not _is_async(loaded):
+        raise _refused(option, path, origin, "is not async", f"Define it with `async def` {wanted}")
+    return UserCode(option, path, str(signature or ""))
+
+
+def _refused(option: str, path: str, origin: str, why: str, remedy: str) -> ConfigError:
+    return ConfigError([Problem(option, path, origin, why, remedy)])
+
+
+def _signature(loaded: Callable[..., Any]) -> inspect.Signature | None:
+    """None for what is written in C and says nothing."""
+    try:
+        return inspect.signature(loaded)
+    except ValueError:
+        return None
+
+
+def _is_async(loaded: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(loaded) or inspect.iscoroutinefunction(type(loaded).__call__)
