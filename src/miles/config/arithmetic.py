@@ -70,7 +70,7 @@ def _lengths(view: View, derived: Derived) -> Iterator[Line]:
 
 def _functions(view: View, derived: Derived) -> Iterator[Line]:
     yield "rollout_function_path", derived.rollout_function_path, f"default of {_schedule_origin(view)}"
-    yield "eval_function_path", derived.eval_function_path, "default"
+    yield "eval_function_path", derived.eval_function_path, "the standard evaluation"
 
 
 def _machine(view: View, derived: Derived) -> Iterator[Line]:
@@ -99,8 +99,8 @@ def _limits(view: View) -> Iterator[Line]:
 
 
 def _folders() -> Iterator[Line]:
-    yield "run_dir", "a new folder under runs", "default"
-    yield "save", IN_RUN_FOLDER, "default"
+    yield "run_dir", "a new folder under runs", "each start gets its own"
+    yield "save", IN_RUN_FOLDER, "where the run writes everything else"
 
 
 def _schedule_origin(view: View) -> str:
@@ -108,9 +108,8 @@ def _schedule_origin(view: View) -> str:
 
 
 def _bound_words(view: View, derived: Derived) -> str:
-    unit = "weight versions, "
     if derived.schedule == "fully_async":
-        return unit + "max_weight_staleness"
+        return f"max_weight_staleness = {view['max_weight_staleness']}, in weight versions"
     if derived.schedule == "one_step_off":
-        return unit + "the next rollout runs while a step trains"
-    return unit + "rollout and step take turns"
+        return "weight versions: the next rollout runs while a step trains"
+    return "weight versions: rollout and step take turns"

@@ -144,20 +144,6 @@ def concurrency(view: View) -> Iterator[Problem]:
         yield view.problem("async_max_concurrent_samples", why, remedy)
 
 
-def capacity(view: View) -> Iterator[Problem]:
-    """A buffer larger than what the staleness bound admits would have no effect."""
-    factor, bound, interval = (
-        view[name] for name in ("async_data_buffer_capacity_factor", "max_weight_staleness", "update_weights_interval")
-    )
-    admitted = (bound + 1) * interval
-    if factor is not None and factor > admitted:
-        why = (
-            "is above what the staleness bound admits, "
-            f"(max_weight_staleness + 1) × update_weights_interval = ({bound} + 1) × {interval} = {admitted} rollouts"
-        )
-        yield view.problem("async_data_buffer_capacity_factor", why, f"Lower it to {admitted}, or raise --max-weight-staleness")
-
-
 def one_rank(view: View) -> Iterator[Problem]:
     """The policy has one rank for now."""
     for name in ("actor_num_nodes", "actor_num_gpus_per_node"):
@@ -205,7 +191,6 @@ CHECKS = (
     Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
     Check(exact_label, ("rm_type", "label_key")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
-    Check(capacity, ("async_data_buffer_capacity_factor", "max_weight_staleness", "update_weights_interval")),
     Check(clip_band, ("tis_clip", "tis_clip_low")),
     Check(learning_rates, ("lr", "min_lr")),
     Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
@@ -218,8 +203,17 @@ CHECKS = (
 
 def warnings_of(view: View) -> Iterator[str]:
     """What is allowed and still surprises."""
-    if view.chose("fully_async") and view["deterministic"] and view["max_weight_staleness"] > 0:
+    if not view.chose("fully_async"):
+        return
+    bound, interval = view["max_weight_staleness"], view["update_weights_interval"]
+    if view["deterministic"] and bound > 0:
         yield (
             "--deterministic fixes the engines and the policy, but under --fully-async which weights sample a token "
             "depends on timing; --max-weight-staleness 0 makes the run repeatable"
         )
+    rollouts = (bound + 1) * interval
+    samples = rollouts * view["rollout_batch_size"] * view["n_samples_per_prompt"]
+    admitted = {"async_data_buffer_capacity_factor": rollouts, "async_max_concurrent_samples": samples}
+    for name, limit in admitted.items():
+        if view[name] is not None and view[name] > limit:
+            yield f"{view.named(name)} has no effect above {limit}, which is what the staleness bound admits"
