@@ -10,11 +10,12 @@ still in flight past the last step that may use them (``pacing``).
 """
 
 import asyncio
+from functools import partial
 from typing import NoReturn
 
 from miles.config.dotted import load_dotted
 from miles.config.options.rollout import FullyAsync
-from miles.errors import ConfigError, Problem, RolloutError
+from miles.errors import RolloutError
 from miles.rollout import pacing
 from miles.rollout.attempts import Attempts, Flight
 from miles.rollout.buffer import DataBuffer, PacedBuffer
@@ -56,6 +57,7 @@ class FullyAsyncRolloutFn:
         self._start()
         self._policy = pacing.at_step(self._rule, rollout_id, weight_version)
         self._send_back_overdue()
+        self._admission.set()
         groups = await self._next_batch(rollout_id)
         self._check_bound(weight_version, groups)
         extra = fully_async_metrics(groups, weight_version, self._num_finished, len(self._attempts.flights))
@@ -114,6 +116,8 @@ class FullyAsyncRolloutFn:
                 while self._may_admit():
                     flight = self._attempts.begin(self._published)
                     flight.task = tasks.create_task(self._run(flight), name=f"group {flight.prompt.index}")
+                    # a task that is cancelled before its first step runs none of its own code
+                    flight.task.add_done_callback(partial(self._ended, flight))
                     self._watch.moved()
                 self._admission.clear()
                 await self._admission.wait()
@@ -123,12 +127,13 @@ class FullyAsyncRolloutFn:
         return not self._paused and pacing.may_admit(self._rule, self._policy, self._published, flying, self._num_finished)
 
     async def _run(self, flight: Flight) -> None:
-        try:
-            group = await self._attempts.run(flight)
-            if group is not None:
-                self._buffer.put(group)
-        finally:
-            self._moved()
+        group = await self._attempts.run(flight)
+        if group is not None:
+            self._buffer.put(group)
+        self._moved()
+
+    def _ended(self, flight: Flight, _: "asyncio.Task[None]") -> None:
+        self._attempts.recall(flight)
 
     async def _next_batch(self, rollout_id: int) -> list[Group]:
         self._waiting = True
@@ -196,17 +201,9 @@ def fully_async_options(given: RolloutFnInput) -> FullyAsync:
 
 
 def pacing_rule(given: RolloutFnInput, options: FullyAsync) -> pacing.PacingRule:
-    """The rule by the options; limits given in samples or batches become groups.
-
-    Raises:
-        ConfigError: the concurrency does not hold one group.
-    """
+    """The rule by the options; limits given in samples or batches become groups."""
     batch_size, num_samples = given.config.data.rollout_batch_size, given.config.data.n_samples_per_prompt
     limit, factor = options.async_max_concurrent_samples, options.async_data_buffer_capacity_factor
-    if limit is not None and limit < num_samples:
-        why = f"does not hold one group of {num_samples} samples (n_samples_per_prompt)"
-        remedy = f"Raise it to at least {num_samples}"
-        raise ConfigError([Problem("async_max_concurrent_samples", str(limit), "", why, remedy)])
     return pacing.PacingRule(
         batch_size=batch_size,
         update_interval=options.update_weights_interval,
@@ -221,5 +218,5 @@ def new_buffer(path: str | None) -> DataBuffer:
     """The standard buffer, or the user's."""
     if path is None:
         return PacedBuffer()
-    buffer: DataBuffer = load_dotted(path)()
+    buffer: DataBuffer = load_dotted(path, "custom_async_data_buffer_path")()
     return buffer

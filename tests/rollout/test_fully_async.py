@@ -1,0 +1,399 @@
+"""Fully async on virtual time: the bound, the order, the limits, and no deadlock, over random schedules; then each failure."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from miles.config.options.rollout import FullyAsync, SyncRollout
+from miles.errors import EngineError, RolloutError
+from miles.rollout.buffer import PacedBuffer
+from miles.rollout.contracts import RolloutFnInput
+from miles.rollout.fully_async import FullyAsyncRolloutFn
+from miles.rollout.inference import InferenceRolloutFn
+from miles.types import Group, Prompt, Rollout, staleness
+
+from .simulated import SimulatedGenerator, given, group
+from .virtual_time import DeadlockError, run_virtual
+
+pytestmark = pytest.mark.unit
+SPREAD = "miles.rollout.filters:has_reward_spread"
+QUIET = 2e9  # beyond the virtual loop's horizon, so that a deadlock is seen
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    batch_size: int
+    interval: int
+    bound: int
+    steps: int
+    filters: bool
+    abort_share: float
+    train_seconds: float
+    concurrency: float | None
+    capacity_factor: float | None
+    evaluates: bool
+
+    def capacity(self) -> float | None:
+        return None if self.capacity_factor is None else min(self.capacity_factor, float((self.bound + 1) * self.interval))
+
+    def options(self) -> FullyAsync:
+        limit = (self.bound + 1) * self.interval * self.batch_size * 2
+        return FullyAsync(
+            update_weights_interval=self.interval,
+            max_weight_staleness=self.bound,
+            dynamic_sampling_filter_path=SPREAD if self.filters else None,
+            async_max_concurrent_samples=None if self.concurrency is None else max(2, round(self.concurrency * limit)),
+            async_data_buffer_capacity_factor=self.capacity(),
+            no_progress_seconds=QUIET,
+        )
+
+
+SCENARIOS = st.builds(
+    Scenario,
+    seed=st.integers(0, 10**9),
+    batch_size=st.integers(1, 5),
+    interval=st.integers(1, 3),
+    bound=st.integers(0, 4),
+    steps=st.integers(1, 12),
+    filters=st.booleans(),
+    abort_share=st.sampled_from([0.0, 0.15]),
+    train_seconds=st.sampled_from([0.1, 1.0, 5.0]),
+    concurrency=st.sampled_from([None, 0.1, 0.5, 1.2]),
+    capacity_factor=st.sampled_from([None, 1.0, 1.5, 3.0]),
+    evaluates=st.booleans(),
+)
+
+
+async def loop(fn: Any, setup: RolloutFnInput, scenario: Scenario) -> list[tuple[int, Rollout]]:
+    """The fully async loop: take, train, publish, sometimes evaluate. Returns each rollout with the policy's version."""
+    rng = random.Random(scenario.seed)
+    version, made = setup.weight_version, []
+    for rollout_id in range(setup.first_rollout_id, setup.derived.num_rollout):
+        rollout = await fn(rollout_id, version)
+        made.append((version, rollout))
+        await asyncio.sleep(scenario.train_seconds * rng.random())
+        setup.ledger.mark_trained(rollout)
+        if (rollout_id + 1) % scenario.interval == 0:
+            await asyncio.sleep(rng.random())
+            version += 1
+            fn.published(version)
+        if scenario.evaluates and rollout_id % 2:
+            await fn.pause()
+            issued = setup.ledger.issued
+            await asyncio.sleep(rng.choice([0.1, 50.0]))
+            assert setup.ledger.issued == issued, "nothing starts during an evaluation"
+            fn.resume()
+    await fn.close()
+    return made
+
+
+@for_all(SCENARIOS)
+@settings(max_examples=200, deadline=None)
+def test_laws(scenario: Scenario) -> None:
+    generator = SimulatedGenerator(scenario.seed, scenario.abort_share)
+    setup = given(generator, scenario.options(), batch_size=scenario.batch_size, num_rollout=scenario.steps)
+    limits = Limits(setup, scenario)
+    made = run_virtual(loop(FullyAsyncRolloutFn(setup), setup, scenario))
+
+    assert [rollout.rollout_id for _, rollout in made] == list(range(scenario.steps))
+    for version, rollout in made:
+        indices = [group.index for group in rollout.groups]
+        assert len(indices) == scenario.batch_size
+        assert indices == sorted(set(indices))
+        lags = [staleness(version, group) for group in rollout.groups]
+        assert 0 <= min(lags) <= max(lags) <= scenario.bound
+        assert rollout.metrics["rollout/fully_async/max_staleness"] == max(lags)
+        assert rollout.metrics["rollout/fully_async/sent_back"] == 0
+
+    counts = setup.ledger.counts()
+    assert counts["ledger/trained"] == scenario.steps * scenario.batch_size
+    assert counts["ledger/issued"] == counts["ledger/trained"] + sum(setup.ledger.dropped().values()), "nothing is left over"
+    assert counts["ledger/dropped/stale"] == 0
+    trained = [group.index for _, rollout in made for group in rollout.groups]
+    assert len(trained) == len(set(trained))
+    limits.check(generator)
+
+
+@dataclass
+class Limits:
+    """What capacity and concurrency allow, watched at every reservation."""
+
+    setup: RolloutFnInput
+    scenario: Scenario
+    most_alive: int = 0
+
+    def __post_init__(self) -> None:
+        reserve = self.setup.ledger.reserve
+
+        def watched() -> int:
+            index = reserve()
+            counts = self.setup.ledger.counts()
+            self.most_alive = max(self.most_alive, int(counts["ledger/in_flight"] + counts["ledger/buffered"]))
+            return index
+
+        self.setup.ledger.reserve = watched  # type: ignore[method-assign]
+
+    def check(self, generator: SimulatedGenerator) -> None:
+        scenario, options = self.scenario, self.scenario.options()
+        assert self.most_alive <= (scenario.bound + 1) * scenario.interval * scenario.batch_size
+        if options.async_data_buffer_capacity_factor is not None:
+            assert self.most_alive <= options.async_data_buffer_capacity_factor * scenario.batch_size
+        if options.async_max_concurrent_samples is not None:
+            assert generator.most_running * 2 <= options.async_max_concurrent_samples
+
+
+@for_all(SCENARIOS)
+@settings(max_examples=80, deadline=None)
+def test_bound_zero_trains_on_what_sync_trains_on(scenario: Scenario) -> None:
+    options = FullyAsync(
+        max_weight_staleness=0,
+        dynamic_sampling_filter_path=SPREAD if scenario.filters else None,
+        async_max_concurrent_samples=scenario.options().async_max_concurrent_samples,
+        no_progress_seconds=QUIET,
+    )
+    sync_options = SyncRollout(dynamic_sampling_filter_path=options.dynamic_sampling_filter_path, no_progress_seconds=QUIET)
+    step_by_step = Scenario(**{**scenario.__dict__, "interval": 1, "bound": 0})
+    sizes: Mapping[str, Any] = {"batch_size": scenario.batch_size, "num_rollout": scenario.steps}
+    a = given(SimulatedGenerator(scenario.seed, scenario.abort_share), options, **sizes)
+    b = given(SimulatedGenerator(scenario.seed, scenario.abort_share), sync_options, **sizes)
+    ours = run_virtual(loop(FullyAsyncRolloutFn(a), a, step_by_step))
+    theirs = run_virtual(loop(InferenceRolloutFn(b), b, step_by_step))
+    for (version, rollout), (sync_version, sync_rollout) in zip(ours, theirs, strict=True):
+        assert (version, rollout.groups) == (sync_version, sync_rollout.groups)
+        assert rollout.metrics.items() >= sync_rollout.metrics.items()
+
+
+@for_all(st.integers(0, 10**6), st.integers(0, 3), st.integers(0, 2), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_versions_off_schedule_send_groups_back_but_never_break_the_bound(
+    seed: int, start: int, jump: int, batch_size: int
+) -> None:
+    """A policy that publishes more than it should: what can no longer be used in time starts again."""
+
+    async def main(setup: RolloutFnInput) -> list[tuple[int, Rollout]]:
+        fn, rng = FullyAsyncRolloutFn(setup), random.Random(seed)
+        version, made = setup.weight_version, []
+        for rollout_id in range(2, 10):
+            rollout = await fn(rollout_id, version)
+            made.append((version, rollout))
+            await asyncio.sleep(rng.random() * 4)
+            setup.ledger.mark_trained(rollout)
+            version += 1 + (jump if rng.random() < 0.4 else 0)
+            fn.published(version)
+        await fn.close()
+        return made
+
+    options = FullyAsync(max_weight_staleness=2, no_progress_seconds=QUIET)
+    setup = given(SimulatedGenerator(seed), options, batch_size=batch_size, first_rollout_id=2, weight_version=start)
+    made = run_virtual(main(setup))
+    assert all(0 <= staleness(version, group) <= 2 for version, rollout in made for group in rollout.groups)
+    assert setup.ledger.counts()["ledger/trained"] == 8 * batch_size
+    trained = [group.index for _, rollout in made for group in rollout.groups]
+    assert sorted(trained) == list(range(8 * batch_size)), "no group is lost, none comes twice"
+    if jump == 0:
+        assert all(rollout.metrics["rollout/fully_async/sent_back"] == 0 for _, rollout in made)
+
+
+def test_the_policy_waits_for_old_groups_rather_than_push_them_past_their_step() -> None:
+    """Bound 1, batch 1: the straggler of version 0 must be in step 1, however many younger groups are finished."""
+    began = {}
+
+    async def generate(asked: Prompt, version: int) -> Group:
+        began[asked.index] = asyncio.get_running_loop().time()
+        await asyncio.sleep(100 if asked.index == 1 else 1)
+        return group(asked.index, version)
+
+    setup = given(generate, FullyAsync(max_weight_staleness=1, no_progress_seconds=QUIET), batch_size=1, num_rollout=4)
+    scenario = Scenario(0, 1, 1, 1, 4, False, 0.0, 0.1, None, None, False)
+    made = run_virtual(loop(FullyAsyncRolloutFn(setup), setup, scenario))
+    assert [[group.index for group in rollout.groups] for _, rollout in made] == [[0], [1], [2], [3]]
+    assert began[2] < 3, "younger groups start while the policy waits"
+
+
+def failing_after(seconds: float) -> Any:
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(seconds if asked.index == 1 else 500)
+        if asked.index == 1:
+            raise EngineError("engine 0 stopped answering")
+        return group(asked.index, version)
+
+    return generate
+
+
+def test_a_failed_group_fails_the_waiting_call_at_once() -> None:
+    async def main(setup: RolloutFnInput) -> float:
+        fn = FullyAsyncRolloutFn(setup)
+        with pytest.raises(RolloutError, match="rollout 0 failed, production has ended: engine 0 stopped") as caught:
+            await fn(0, 0)
+        assert isinstance(caught.value.__cause__, EngineError)
+        with pytest.raises(RolloutError, match="production has ended"):
+            await fn(0, 0)
+        await fn.close()
+        return asyncio.get_running_loop().time()
+
+    setup = given(failing_after(3), FullyAsync(no_progress_seconds=QUIET))
+    assert run_virtual(main(setup)) == pytest.approx(3)
+    assert setup.ledger.counts()["ledger/waiting"] == setup.ledger.issued
+
+
+def test_a_failure_between_calls_fails_the_next_one_even_if_a_batch_is_there() -> None:
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(1 if asked.index < 4 else 20)
+        if asked.index == 4:
+            raise EngineError("lost")
+        return group(asked.index, version)
+
+    async def main(setup: RolloutFnInput) -> None:
+        fn = FullyAsyncRolloutFn(setup)
+        await fn(0, 0)
+        await asyncio.sleep(100)
+        with pytest.raises(RolloutError, match="lost"):
+            await fn(1, 1)
+        await fn.close()
+
+    run_virtual(main(given(generate, FullyAsync(no_progress_seconds=QUIET))))
+
+
+def test_closing_sends_flights_back_and_keeps_finished_groups_buffered() -> None:
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(1 if asked.index < 3 else 1e6)
+        return group(asked.index, version)
+
+    async def main(setup: RolloutFnInput) -> Mapping[str, float]:
+        fn = FullyAsyncRolloutFn(setup)
+        await fn(0, 0)
+        await asyncio.sleep(5)
+        await fn.close()
+        with pytest.raises(RolloutError, match="closed"):
+            await fn(1, 1)
+        return setup.ledger.counts()
+
+    counts = run_virtual(main(given(generate, FullyAsync(max_weight_staleness=1, no_progress_seconds=QUIET))))
+    assert (counts["ledger/in_training"], counts["ledger/buffered"], counts["ledger/in_flight"]) == (2, 1, 0)
+    assert counts["ledger/waiting"] == 1
+    assert counts["ledger/issued"] == 4
+
+
+def test_a_cancelled_call_loses_nothing_and_the_next_one_goes_on() -> None:
+    async def main(setup: RolloutFnInput) -> list[int]:
+        fn = FullyAsyncRolloutFn(setup)
+        call = asyncio.ensure_future(fn(0, 0))
+        await asyncio.sleep(0.001)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        rollout = await fn(0, 0)
+        await fn.close()
+        return [group.index for group in rollout.groups]
+
+    setup = given(SimulatedGenerator(5), FullyAsync(max_weight_staleness=0, no_progress_seconds=QUIET))
+    assert run_virtual(main(setup)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("paused", "text"), [(True, "production is paused; "), (False, "the policy waits for 2 groups for rollout 0; ")]
+)
+def test_it_says_who_waits_for_whom(paused: bool, text: str) -> None:
+    lines: list[str] = []
+
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(70)
+        return group(asked.index, version)
+
+    async def main(setup: RolloutFnInput) -> None:
+        fn = FullyAsyncRolloutFn(setup)
+        call = asyncio.ensure_future(fn(0, 0))
+        await asyncio.sleep(0.001)
+        if paused:
+            await fn.pause()
+        await call
+        await fn.close()
+
+    run_virtual(main(given(generate, FullyAsync(max_weight_staleness=0, no_progress_seconds=60), say=lines.append)))
+    assert lines == [
+        f"no progress for 60 s: {text}0 groups finished, 2 groups in flight, the oldest is group 0, for 60 s, since version 0, "
+        "version 0 published"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slow", "text"),
+    [(None, "the engines wait for the policy; 2 groups finished, no group in flight"), (1, "waits for older groups in flight")],
+)
+def test_it_says_that_the_engines_wait_or_that_pacing_does(slow: int | None, text: str) -> None:
+    lines: list[str] = []
+
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(100 if asked.index == slow else 1)
+        return group(asked.index, version)
+
+    async def main(setup: RolloutFnInput) -> None:
+        fn = FullyAsyncRolloutFn(setup)
+        for rollout_id in range(2):
+            setup.ledger.mark_trained(await fn(rollout_id, rollout_id))
+            await asyncio.sleep(65 if slow is None and rollout_id == 0 else 1)
+            fn.published(rollout_id + 1)
+        await fn.close()
+
+    batch_size = 2 if slow is None else 1
+    options = FullyAsync(max_weight_staleness=1, no_progress_seconds=60)
+    run_virtual(main(given(generate, options, batch_size=batch_size, say=lines.append)))
+    assert len(lines) == 1
+    assert text in lines[0]
+
+
+def test_a_publish_that_never_comes_is_seen_as_a_deadlock_here() -> None:
+    async def main(setup: RolloutFnInput) -> None:
+        fn = FullyAsyncRolloutFn(setup)
+        await fn(0, 0)
+        await fn(1, 1)
+
+    with pytest.raises(DeadlockError):
+        run_virtual(main(given(SimulatedGenerator(1), FullyAsync(max_weight_staleness=0, no_progress_seconds=QUIET))))
+
+
+def test_versions_and_rollouts_only_grow() -> None:
+    async def main(setup: RolloutFnInput) -> None:
+        fn = FullyAsyncRolloutFn(setup)
+        fn.published(2)
+        with pytest.raises(RolloutError, match="1 was published after 2"):
+            fn.published(1)
+        with pytest.raises(RolloutError, match="rollout 3 was asked of a producer that is at step 0"):
+            await fn(3, 2)
+
+    run_virtual(main(given(SimulatedGenerator(1), FullyAsync())))
+
+
+def test_another_schedule_is_refused() -> None:
+    with pytest.raises(RolloutError, match="--fully-async"):
+        FullyAsyncRolloutFn(given(SimulatedGenerator(1), SyncRollout()))
+
+
+class NewestFirst(PacedBuffer):
+    """A user's buffer with another order."""
+
+    def take(self, num_groups: int) -> list[Group]:
+        kept = self.groups()
+        self.__init__()  # type: ignore[misc]
+        for left in kept[:-num_groups]:
+            self.put(left)
+        return kept[-num_groups:]
+
+
+@for_all(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_a_buffer_of_ones_own_may_reorder_but_never_breaks_the_bound(seed: int) -> None:
+    options = FullyAsync(
+        max_weight_staleness=1, no_progress_seconds=QUIET, custom_async_data_buffer_path=f"{__name__}:NewestFirst"
+    )
+    setup = given(SimulatedGenerator(seed), options)
+    scenario = Scenario(seed, 2, 1, 1, 10, False, 0.0, 1.0, None, None, False)
+    made = run_virtual(loop(FullyAsyncRolloutFn(setup), setup, scenario))
+    assert all(staleness(version, group) <= 1 for version, rollout in made for group in rollout.groups)
