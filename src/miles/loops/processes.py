@@ -18,7 +18,7 @@ from miles.errors import EngineError
 from miles.loops.watch import first_line, watch
 from miles.placement.cluster import Cluster
 from miles.placement.logs import last_lines, log_output
-from miles.policy.actor import PolicyClient, remote_trainer_actor
+from miles.policy.actor import PolicyClient, start_policy
 
 STOP_SECONDS = 5.0
 
@@ -42,17 +42,16 @@ async def processes(config: AnyConfig, derived: Derived, cluster: Cluster, logs:
     actors: list[Any] = []
     deaths: list[asyncio.Task[None]] = []
     try:
-        trainer = start_trainer(config, derived, cluster, logs)
-        actors.append(trainer)
+        policy = start_policy(config, derived, **cluster.options(0))
+        actors.append(policy.actor)
+        log_output(policy.actor, logs / "rank-0.log")
         engines = [start_engine(number, config, derived, cluster, logs) for number in range(derived.num_engines)]
         actors += engines
-        policy = PolicyClient(trainer)
         addresses = await asyncio.gather(*(address_of(number, engine, config, logs) for number, engine in enumerate(engines)))
-        await policy.ready()
+        await policy.info()
         timeout = config.engine.update_weights_timeout_seconds
         fleet = EngineFleet([EngineClient(address, control_timeout_seconds=timeout) for address in addresses])
         deaths += [watch_engine(number, engine, logs) for number, engine in enumerate(engines)]
-        deaths.append(watch(policy.died(), "the policy"))
         try:
             yield Processes(policy, fleet, deaths)
         finally:
@@ -63,13 +62,6 @@ async def processes(config: AnyConfig, derived: Derived, cluster: Cluster, logs:
         await asyncio.gather(*deaths, return_exceptions=True)
         for actor in actors:
             ray.kill(actor)
-
-
-def start_trainer(config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path) -> Any:
-    """The actor of rank 0, in the first seat."""
-    trainer = remote_trainer_actor(**cluster.options(0)).remote(config, derived)
-    log_output(trainer, logs / "rank-0.log")
-    return trainer
 
 
 def start_engine(number: int, config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path) -> Any:

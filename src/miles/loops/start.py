@@ -125,7 +125,7 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
         )  # fmt: skip
         try:
             with shared_folder() as weights:
-                await train(attempt, running, side, tokenizer, weights)
+                await train(attempt, running, side, tokenizer, Path(weights))
         finally:
             await side.close()
 

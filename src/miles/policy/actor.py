@@ -94,7 +94,7 @@ class PolicyClient:
 
     def __init__(self, actor: Any) -> None:
         """``actor``: the handle of a ``PolicyWorker``."""
-        self._actor = actor
+        self.actor = actor
 
     async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Take the optimiser steps of one rollout.
@@ -103,23 +103,23 @@ class PolicyClient:
             PolicyError: the rollout cannot be trained on, a loss or gradient is not finite, or the policy's process has ended.
         """
         batch = TrainBatch.from_rollout(rollout, policy_version)
-        return await _answer(f"training on rollout {rollout.rollout_id}", self._actor.train_on.remote(batch))
+        return await _answer(f"training on rollout {rollout.rollout_id}", self.actor.train_on.remote(batch))
 
     async def export_weights(self, folder: Path) -> None:
         """Write the weights as an HF safetensors folder, which appears whole."""
-        await _answer(f"exporting weights to {folder}", self._actor.export_weights.remote(folder))
+        await _answer(f"exporting weights to {folder}", self.actor.export_weights.remote(folder))
 
     async def save(self, folder: Path) -> None:
         """Write a checkpoint, aside first and then renamed; ``CheckpointError`` where it cannot be written."""
-        await _answer(f"saving {folder}", self._actor.save.remote(folder))
+        await _answer(f"saving {folder}", self.actor.save.remote(folder))
 
     async def load(self, folder: Path) -> None:
         """Go on from a checkpoint; ``CheckpointError`` where it is missing, damaged or does not fit."""
-        await _answer(f"loading {folder}", self._actor.load.remote(folder))
+        await _answer(f"loading {folder}", self.actor.load.remote(folder))
 
     async def info(self) -> Metrics:
         """As ``PolicyWorker.info``; returns once the model is loaded."""
-        info: Metrics = await _answer("starting", self._actor.info.remote())
+        info: Metrics = await _answer("starting", self.actor.info.remote())
         return info
 
 
