@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from miles.config.resolution import Examination, Row
-from miles.errors import Problem
+from miles.config.resolution import Examination, Resolution, Row
+from miles.config.toml_out import config_toml
+from miles.errors import ConfigError, Problem
 
 
 def as_json(found: Examination, needed: list[Problem]) -> str:
@@ -17,7 +18,18 @@ def as_json(found: Examination, needed: list[Problem]) -> str:
         "warnings": list(found.warnings),
         "needed": [{"option": problem.option, "why": problem.why, "remedy": problem.remedy} for problem in needed],
     }
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def as_toml(found: Examination) -> str:
+    """A file for ``--config`` that gives the same configuration again, origins as comments.
+
+    Raises:
+        ConfigError: something is still needed.
+    """
+    if found.config is None or found.derived is None:
+        raise ConfigError(list(found.problems))
+    return config_toml(Resolution(found.command, found.config, found.derived, found.rows, found.warnings))
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from miles.config.resolution import Resolution
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.types import Metrics
 from miles_cli.progress import EVAL, MAX_STALENESS, MEAN_STALENESS, QUEUE, REWARD, TIMES, TOKENS, RunProgress, sparkline
-from miles_cli.summary import summary_lines
+from miles_cli.summary import next_lines, summary_lines
 from miles_cli.wording import duration
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class PlainReporter:
 
     def finished(self, summary: RunSummary) -> None:
         """Say how it ended and what to try next."""
-        self._console.print("\n".join(["", *summary_lines(summary, self._resolution)]), markup=False, soft_wrap=True)
+        lines = ["", *summary_lines(summary), "", *next_lines(summary, self._resolution)]
+        self._console.print("\n".join(lines), markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -120,9 +121,11 @@ class LiveReporter:
         from rich.text import Text
 
         color = "green" if summary.exit_code == 0 else "red" if summary.exit_code == 1 else "yellow"
-        lines = summary_lines(summary, self._resolution, sparkline(list(self._progress.rewards), 40))
+        lines = summary_lines(summary, sparkline(list(self._progress.rewards), min(60, self._console.width - 20)))
         body = Text("\n".join(lines), overflow="fold")
-        self._console.print(Panel(body, title="done" if summary.exit_code == 0 else "ended", border_style=color, box=box.ROUNDED))
+        self._console.print(Panel(body, border_style=color, box=box.ROUNDED, expand=False))
+        # not in the panel, so that a long line can be copied whole
+        self._console.print("\n".join(next_lines(summary, self._resolution)), markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Stop redrawing."""

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_rows(rows: Sequence[Row], console: "Console", *, as_table: bool) -> None:
-    """Every row, by panel."""
+def print_rows(rows: Sequence[Row], console: "Console", *, as_table: bool, title: str = "", footer: str = "") -> None:
+    """Every row, by panel, under a title."""
     if as_table:
-        _print_tables(rows, console)
-    else:
-        console.print("\n".join(plain_rows(rows)), markup=False, highlight=False, soft_wrap=True)
+        _print_table(rows, console, title, footer)
+        return
+    lines = [*([title] if title else []), *plain_rows(rows), *([footer] if footer else [])]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def by_panel(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -42,24 +43,26 @@ def plain_rows(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _print_tables(rows: Sequence[Row], console: "Console") -> None:
+def _print_table(rows: Sequence[Row], console: "Console", title: str, footer: str) -> None:
     from rich import box
+    from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
-    width = max((len(row.option) for row in rows), default=0)
-    name_width = min(width, max(console.width // 3, 12))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(max_width=max(console.width * 2 // 5, 12), overflow="fold")
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
     for panel, members in by_panel(rows).items():
-        table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(width=name_width, overflow="fold")
-        table.add_column(ratio=2, overflow="fold")
-        table.add_column(ratio=3, overflow="fold")
+        table.add_row(Text(panel, style="bold"), "", "")
         for row in members:
             style = _style(row)
-            name, value = Text(row.option, style=style), Text(shown_value(row), style=style)
+            name, value = Text(f"  {row.option}", style=style), Text(shown_value(row), style=style)
             table.add_row(name, value, Text(row.origin, style="dim" if row.derived else ""))
-        console.print(Panel(table, title=panel, title_align="left", border_style="dim", box=box.ROUNDED))
+    head = [Text(title, style="bold"), Text("")] if title else []
+    foot = [Text(""), Text(footer, style="dim")] if footer else []
+    console.print(Panel(Group(*head, table, *foot), border_style="dim", box=box.ROUNDED))
 
 
 def _style(row: Row) -> str:

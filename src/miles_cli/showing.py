@@ -11,7 +11,7 @@ from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 from miles_cli.invocation import Typed
 from miles_cli.problems import plain_problems
-from miles_cli.source_options import FORMATS
+from miles_cli.source_options import DATA_FORMATS, FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,10 +53,11 @@ def show_overview(preset: str | None, config: list[str] | None, format: str) -> 
     needed, wrong = _split(found)
     if wrong:
         raise ConfigError(wrong)
-    if format != "json":
+    for_people = format not in DATA_FORMATS
+    if for_people:
         _say(_console(), _looked_at(sources))
     _print(found, needed, format)
-    if format != "json":
+    if for_people:
         _say(_console(), ["", "The same with options: miles config show train …   or: miles config show train-async …"])
 
 
@@ -104,19 +105,17 @@ def _say(console: "Console", lines: list[str]) -> None:
 
 def _print(found: Examination, needed: list[Problem], format: str) -> None:
     from miles_cli.render import print_rows
-    from miles_cli.wording import schedule_sentence
+    from miles_cli.wording import heading
 
     console = _console()
-    if format == "json":
-        from miles_cli.as_data import as_json
+    if format in DATA_FORMATS:
+        from miles_cli.as_data import as_json, as_toml
 
-        console.file.write(as_json(found, needed) + "\n")
+        console.file.write(as_json(found, needed) if format == "json" else as_toml(found))
         return
-    as_table = format == "table" or (format == "auto" and console.is_terminal)
-    if found.derived is not None:
-        _say(console, [f"miles {found.command} · {schedule_sentence(found.derived)}"])
     for warning in found.warnings:
         _say(console, [f"warning: {warning}"])
-    print_rows(found.rows, console, as_table=as_table)
+    as_table = format == "table" or (format == "auto" and console.is_terminal)
+    print_rows(found.rows, console, as_table=as_table, title=heading(found.command, found.derived))
     if needed:
         _say(console, ["", "needed before it can run:", *plain_problems(needed)[1:]])

@@ -27,7 +27,8 @@ def _print_all_help(ctx: typer.Context, value: bool) -> None:
         raise typer.Exit
 
 
-FORMATS = ("auto", "table", "plain", "toml", "json")
+DATA_FORMATS = ("toml", "json")
+FORMATS = ("auto", "table", "plain", *DATA_FORMATS)
 Preset = Annotated[
     str | None,
     typer.Option(

@@ -1,15 +1,17 @@
 """The last words of a run: what it reached, where it is, and what to try next."""
 
 import shlex
+from pathlib import Path
 
 from miles.config.resolution import Resolution
+from miles.config.sources import OriginKind
 from miles.tracking.reporter import RunSummary
 from miles_cli.wording import duration
 
 ENDINGS = {0: "done", 1: "failed", 130: "interrupted"}
 
 
-def summary_lines(summary: RunSummary, resolution: Resolution, rewards: str = "") -> list[str]:
+def summary_lines(summary: RunSummary, rewards: str = "") -> list[str]:
     """The summary; ``rewards`` is a sparkline."""
     ending = ENDINGS.get(summary.exit_code, f"ended with exit code {summary.exit_code}")
     lines = [f"{ending} after {summary.num_rollouts_done} rollouts, {duration(summary.seconds)}"]
@@ -20,34 +22,39 @@ def summary_lines(summary: RunSummary, resolution: Resolution, rewards: str = ""
         lines.append(f"eval/{name}  {before}{value:.3f}")
     if rewards:
         lines.append(f"reward  {rewards}")
-    lines.append(f"run folder  {summary.run_dir}")
+    lines.append(f"run folder  {near(summary.run_dir)}")
     if summary.checkpoint:
-        lines.append(f"checkpoint  {summary.checkpoint}")
-    return [*lines, "", "next:", *(f"  {command}" for command in next_commands(summary, resolution))]
+        lines.append(f"checkpoint  {near(summary.checkpoint)}")
+    return lines
 
 
-def next_commands(summary: RunSummary, resolution: Resolution) -> list[str]:
-    """Commands that can be copied, each with what it is for."""
-    config = shlex.quote(str(summary.run_dir / "config.toml"))
+def near(path: Path) -> str:
+    """A path as short as it can be written from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def next_lines(summary: RunSummary, resolution: Resolution) -> list[str]:
+    """What to try next: commands that can be copied, each under what it is for."""
+    run_dir = shlex.quote(near(summary.run_dir))
+    config = shlex.quote(near(summary.run_dir / "config.toml"))
     command = f"miles {resolution.command}"
     offers: list[tuple[str, str]] = []
     if summary.exit_code == 130 and resolution.command == "train":
-        offers.append((f"{command} --config {config} --run-dir {shlex.quote(str(summary.run_dir))}", "go on where it stopped"))
+        offers.append(("go on where it stopped", f"{command} --config {config} --run-dir {run_dir}"))
     if summary.exit_code == 0:
-        offers.append((_other_schedule(resolution, config), "the same by another schedule"))
-        offers.append((f"{command} --config {config} --seed {resolution.config.run.seed + 1}", "again with another seed"))
-    offers.append((f"miles config show {resolution.command} --config {config}", "what it ran with, and why"))
-    width = max(len(text) for text, _ in offers)
-    return [f"{text.ljust(width)}  # {purpose}" for text, purpose in offers]
+        preset = preset_of(resolution)
+        source = f"--preset {preset}" if preset else f"--config {config}"
+        offers.append(("the same by another schedule", f"miles {_other_schedule(resolution)} {source}"))
+        offers.append(("again with another seed", f"{command} --config {config} --seed {resolution.config.run.seed + 1}"))
+    offers.append(("what it ran with", f"miles config show {resolution.command} --config {config}"))
+    return ["next:", *(line for purpose, text in offers for line in (f"  # {purpose}", f"  {text}"))]
 
 
-def _other_schedule(resolution: Resolution, config: str) -> str:
-    preset = _preset(resolution)
-    source = f"--preset {preset}" if preset else f"--config {config}"
-    flag = " --fully-async" if resolution.derived.schedule == "sync" else ""
-    return f"miles train-async{flag} {source}" if flag else f"miles train {source}"
+def _other_schedule(resolution: Resolution) -> str:
+    return "train-async --fully-async" if resolution.derived.schedule == "sync" else "train"
 
 
-def _preset(resolution: Resolution) -> str:
-    origins = {str(item.origin.text) for row in resolution.rows for item in row.chain if item.origin.kind == "preset"}
+def preset_of(resolution: Resolution) -> str:
+    """The preset that the run was made from; empty where there was none."""
+    origins = {item.origin.text for row in resolution.rows for item in row.chain if item.origin.kind == OriginKind.PRESET}
     return next(iter(origins)).removeprefix("preset ") if origins else ""

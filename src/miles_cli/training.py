@@ -33,15 +33,15 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
 def _print_configuration(resolution: Resolution, console: "Console", *, brief: bool) -> None:
     """All rows, or only those that somebody has chosen and those that follow."""
     from miles_cli.render import is_default, print_rows
-    from miles_cli.wording import schedule_sentence
+    from miles_cli.wording import heading
 
-    rows = [row for row in resolution.rows if not (brief and is_default(row))]
-    console.print(f"miles {resolution.command} · {schedule_sentence(resolution.derived)}", markup=False, soft_wrap=True)
     for warning in resolution.warnings:
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True, style="yellow")
-    print_rows(rows, console, as_table=console.is_terminal)
-    if hidden := len(resolution.rows) - len(rows):
-        console.print(f"and {hidden} defaults; `miles config show {resolution.command} …` lists them", markup=False, style="dim")
+        console.print(f"warning: {warning}", markup=False, soft_wrap=not console.is_terminal, style="yellow")
+    rows = [row for row in resolution.rows if not (brief and is_default(row))]
+    hidden = len(resolution.rows) - len(rows)
+    footer = f"{hidden} defaults are not listed here; `miles config show {resolution.command} …` lists them" if hidden else ""
+    title = heading(resolution.command, resolution.derived)
+    print_rows(rows, console, as_table=console.is_terminal, title=title, footer=footer)
 
 
 def _print_plan(resolution: Resolution, console: "Console") -> None:

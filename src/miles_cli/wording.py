@@ -19,6 +19,11 @@ def schedule_sentence(derived: Derived) -> str:
     return f"{SCHEDULES[derived.schedule]}; staleness {versions}"
 
 
+def heading(command: str, derived: Derived | None) -> str:
+    """The first line of a configuration: the command, and what its schedule means."""
+    return f"miles {command}" + (f" · {schedule_sentence(derived)}" if derived else "")
+
+
 def shown_value(row: Row) -> str:
     """A row's value; one that nobody has given, or an empty text, is made visible."""
     if row.value:

@@ -31,7 +31,9 @@ def test_a_value_arrives_as_typed(typist: Typist, command: str, option: Option, 
 
 
 @LAWS
-@given(command=st.sampled_from(COMMANDS), chosen=st.lists(st.tuples(OPTION, WORDS), unique_by=lambda item: item[0].name, max_size=6))
+@given(
+    command=st.sampled_from(COMMANDS), chosen=st.lists(st.tuples(OPTION, WORDS), unique_by=lambda item: item[0].name, max_size=6)
+)
 def test_flags_keep_their_order(typist: Typist, command: str, chosen: list[tuple[Option, str]]) -> None:
     words = [word for option, value in chosen for word in (option.flag, value)]
     flags = typist([command, *words])
@@ -76,7 +78,9 @@ def test_an_unknown_flag_keeps_its_value(typist: Typist, words: list[str]) -> No
     assert typist(["train", *words, "--lr", "1"]) == {"lerning_rate": ("3", "--lerning-rate"), "lr": ("1", "--lr")}
 
 
-@pytest.mark.parametrize(("words", "said"), [(["train", "reverse"], "reverse"), (["train", "--lr"], "--lr"), (["trian"], "train")])
+@pytest.mark.parametrize(
+    ("words", "said"), [(["train", "reverse"], "reverse"), (["train", "--lr"], "--lr"), (["trian"], "train")]
+)
 def test_words_that_fit_nowhere_are_named(words: list[str], said: str) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
