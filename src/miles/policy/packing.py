@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from miles.policy.batch import Ints
 
-DEFAULT_MAX_TOKENS = 8192
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -31,18 +29,11 @@ class Row:
 class Limits:
     """What one forward pass may hold; a sample that alone exceeds ``max_tokens`` still gets one of its own.
 
-    max_tokens: rows × longest row, padding included. max_samples: answers.
+    max_tokens: rows × longest row, padding included. max_samples: answers. None: no limit.
     """
 
     max_tokens: int | None = None
     max_samples: int | None = None
-
-    @classmethod
-    def from_options(cls, max_tokens_per_gpu: int | None, micro_batch_size: int | None) -> "Limits":
-        """The limits that the options ask for; without any, ``DEFAULT_MAX_TOKENS``."""
-        if max_tokens_per_gpu is None and micro_batch_size is None:
-            return cls(max_tokens=DEFAULT_MAX_TOKENS)
-        return cls(max_tokens_per_gpu, micro_batch_size)
 
     def hold(self, num_tokens: int, num_samples: int) -> bool:
         """Whether so much fits."""

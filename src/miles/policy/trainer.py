@@ -64,7 +64,7 @@ class Trainer:
             global_batch_size=derived.global_batch_size,
             divide_by_std=config.algorithm.grpo_std_normalization,
             spec=self._spec,
-            limits=Limits.from_options(config.optimizer.max_tokens_per_gpu, config.optimizer.micro_batch_size),
+            limits=Limits(derived.max_tokens_per_gpu, derived.micro_batch_size),
             hidden_size=self.model.hidden_size if self.model.shares_prompts else None,
         )
 

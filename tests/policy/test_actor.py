@@ -1,0 +1,127 @@
+"""The worker and its client: what crosses the process border, and what an error looks like on the other side."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from miles.errors import CheckpointError, PolicyError
+from miles.policy.actor import PolicyClient, PolicyWorker
+from tests.policy.builders import PRESET, config, derived, rollout, sample
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def worker():
+    """A worker in this process; the process's settings are put back."""
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng():
+        yield PolicyWorker(config(deterministic=True), derived(4))
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+class Method:
+    """A remote method: arguments and answer go through pickle, errors come back as Ray wraps them."""
+
+    def __init__(self, call):
+        self.call = call
+
+    async def remote(self, *arguments):
+        try:
+            return pickle.loads(pickle.dumps(self.call(*pickle.loads(pickle.dumps(arguments)))))
+        except Exception as error:  # noqa: BLE001 - Ray wraps every error
+            raise RayTaskError("train_on", "a traceback", error) from None
+
+
+class Handle:
+    """An actor handle without Ray."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __getattr__(self, name):
+        return Method(getattr(self.target, name))
+
+
+def some_rollout():
+    return rollout([[sample(0, i, (1, 5, 6), (7, 8 + i, 2), reward=float(i % 2)) for i in range(4)]])
+
+
+async def test_a_policy_trains_exports_saves_and_loads(worker, tmp_path):
+    client = PolicyClient(Handle(worker))
+    report = await client.train_on(some_rollout(), 0)
+    assert report.num_optimizer_steps == 1
+    assert report.metrics["train/grad_norm"] > 0
+    await client.export_weights(tmp_path / "weights")
+    await client.save(tmp_path / "kept")
+    await client.train_on(some_rollout(), 1)
+    assert (await client.info())["num_optimizer_steps"] == 2
+    await client.load(tmp_path / "kept")
+    assert await client.info() | {"pid": 0} == {
+        "num_parameters": 406_784,
+        "num_optimizer_steps": 1,
+        "pid": 0,
+        "shares_prompts": 1,
+    }
+    assert (tmp_path / "weights/model.safetensors").read_bytes()
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.get_num_threads() == 1
+
+
+async def test_the_workers_own_errors_arrive_as_they_are(worker, tmp_path):
+    client = PolicyClient(Handle(worker))
+    with pytest.raises(CheckpointError, match="is no complete checkpoint"):
+        await client.load(tmp_path / "gone")
+    with pytest.raises(PolicyError, match="has 1 samples, but"):
+        await client.train_on(rollout([[sample(0, 0, (1,), (2,))]]), 0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PolicyError, match="the weights could not be written to .*file"):
+        await client.export_weights(tmp_path / "file" / "weights")
+
+
+class Broken:
+    """Fails as no one expected."""
+
+    def train_on(self, batch):
+        raise ZeroDivisionError("by zero")
+
+
+async def test_an_unexpected_error_names_what_was_done():
+    with pytest.raises(PolicyError, match="failed while training on rollout 0: ZeroDivisionError"):
+        await PolicyClient(Handle(Broken())).train_on(some_rollout(), 0)
+
+
+class Dead:
+    """The handle of an actor whose process has ended."""
+
+    class save:  # noqa: N801, D106
+        @staticmethod
+        async def remote(folder):
+            raise ActorDiedError
+
+
+async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path):
+    with pytest.raises(PolicyError, match="process ended while saving .*kept") as caught:
+        await PolicyClient(Dead()).save(tmp_path / "kept")
+    assert isinstance(caught.value.__cause__, ActorDiedError)
+
+
+def test_a_batch_of_128_samples_is_a_few_tens_of_kilobytes():
+    from miles.policy.batch import TrainBatch
+
+    groups = [[sample(g, i, tuple(range(1, 14)), tuple(range(1, 9))) for i in range(8)] for g in range(16)]
+    assert len(pickle.dumps(TrainBatch.from_rollout(rollout(groups), 0))) < 40_000
+
+
+def test_importing_the_client_loads_neither_torch_nor_ray():
+    code = "import sys, miles.policy.actor; print(sorted({'torch', 'ray', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout == "[]\n"
+
+
+def test_the_preset_is_where_the_tests_look():
+    assert (PRESET / "model.safetensors").is_file()

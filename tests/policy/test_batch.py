@@ -1,0 +1,65 @@
+"""The columns say what the rollout said; what does not fit together is refused by name."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from miles.errors import PolicyError
+from tests.policy.builders import batch_of, random_rollout, rollout, sample
+
+pytestmark = pytest.mark.unit
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_columns_hold_every_sample(seed):
+    made = random_rollout(seed)
+    batch = batch_of(made)
+    assert batch.num_samples == len(made.samples)
+    for number, one in enumerate(made.samples):
+        start, end = batch.response_offsets[number : number + 2]
+        prompt = slice(*batch.prompt_offsets[batch.prompt_of[number] : batch.prompt_of[number] + 2])
+        assert tuple(batch.prompt_ids[prompt]) == one.prompt_ids
+        assert tuple(batch.response_ids[start:end]) == one.response_ids
+        assert tuple(batch.logprobs[start:end]) == one.logprobs
+        assert tuple(batch.trained[start:end]) == one.loss_mask
+        assert batch.group_of[number] == one.group_index
+        assert (batch.rewards[number] if batch.scored[number] else None) == one.reward
+        assert batch.trained_lengths[number] == sum(one.loss_mask)
+        last = max((place for place, trained in enumerate(one.loss_mask) if trained), default=0)
+        assert batch.fed_lengths[number] == last
+
+
+def test_a_prompt_is_stored_once_per_group():
+    batch = batch_of(rollout([[sample(0, i, (1, 2), (3,)) for i in range(8)], [sample(1, 0, (1, 2), (3,))]]))
+    assert batch.prompt_offsets.tolist() == [0, 2, 4]
+
+
+def test_a_pickled_batch_is_the_batch():
+    batch = batch_of(random_rollout(1))
+    back = pickle.loads(pickle.dumps(batch))
+    for name in batch.__slots__:
+        np.testing.assert_array_equal(getattr(back, name), getattr(batch, name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": (-1.0,)}, "2 response tokens but 1 log-probs"),
+        ({"loss_mask": (1, 1, 1)}, "3 loss-mask entries"),
+        ({"logprobs": (-1.0, float("nan"))}, "a log-prob from the engine is not finite"),
+        ({"reward": float("nan")}, "the reward is nan"),
+        ({"reward": float("inf")}, "the reward is inf"),
+    ],
+)
+def test_a_bad_sample_is_named(changes, words):
+    with pytest.raises(PolicyError, match=f"rollout 5, group 0, sample 3: .*{words}"):
+        batch_of(rollout([[sample(0, 3, (1,), (2, 3), **changes)]], 5))
+
+
+def test_a_prompt_without_tokens_is_refused():
+    with pytest.raises(PolicyError, match="the prompt has no tokens"):
+        batch_of(rollout([[sample(0, 0, (), (2,))]]))

@@ -1,0 +1,194 @@
+"""Optimiser steps against a plain reference, and the laws that hold however a batch is cut."""
+
+import dataclasses
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from miles.errors import PolicyError
+from miles.policy.trainer import Trainer
+from tests.policy.builders import config, derived, policy_model, random_rollout, rollout, sample
+from tests.policy.reference import ReferenceTrainer
+
+pytestmark = pytest.mark.unit
+
+
+def trainer(made, *, num_steps=1, dtype=torch.float64, family="qwen3", temperature=1.0, limits=None, **options):
+    """A trainer for rollouts of the size of ``made``."""
+    sizes = derived(len(made.samples), num_steps=num_steps, **(limits or {}))
+    return Trainer(config(temperature=temperature, **options), sizes, model=policy_model(family, dtype))
+
+
+def gradient(made, **options):
+    """The gradient of one optimiser step, in one vector."""
+    built = trainer(made, **options)
+    built.train_on(made, 0)
+    return torch.cat([parameter.grad.flatten() for parameter in built.model.parameters()])
+
+
+def relative(one, other):
+    """‖one − other‖ / ‖other‖."""
+    return float((one - other).norm() / other.norm().clamp(min=1e-30))
+
+
+CASES = [
+    {"off_policy_correction": "none"},
+    {"off_policy_correction": "rollout-logprobs", "loss_aggregation": "sequence-mean"},
+    {"off_policy_correction": "tis", "loss_aggregation": "sequence-sum-over-constant", "eps_clip_high": 0.5},
+    {"off_policy_correction": "icepop", "tis_clip_low": 0.5, "grpo_std_normalization": False},
+    {"off_policy_correction": "none", "entropy_coef": 0.05, "loss_aggregation": "sequence-mean", "weight_decay": 0.1},
+    {"off_policy_correction": "tis", "tis_clip": 1.1, "clip_grad": 0.05, "lr_decay_style": "linear", "lr_warmup_iters": 2},
+]
+
+
+@pytest.mark.parametrize("num_steps", [1, 3])
+@pytest.mark.parametrize("options", CASES, ids=lambda options: options["off_policy_correction"])
+def test_weights_and_metrics_equal_a_plain_trainer(options, num_steps):
+    rollouts = [random_rollout(seed, num_groups=3, group_size=4, longest=6) for seed in (1, 2)]
+    ours = trainer(rollouts[0], num_steps=num_steps, temperature=0.8, limits={"max_tokens_per_gpu": 70}, **options)
+    plain = ReferenceTrainer(policy_model().causal_lm, config(temperature=0.8, **options), num_steps, horizon=100)
+    for made in rollouts:
+        report, expected = ours.train_on(made, 0), plain.train_on(made)
+        assert report.num_optimizer_steps == num_steps
+        assert report.metrics == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    for (name, mine), theirs in zip(ours.model.causal_lm.named_parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@given(seed=st.integers(0, 10_000), case=st.sampled_from(CASES[:5]))
+@settings(max_examples=8, deadline=None)
+def test_the_gradient_does_not_depend_on_the_cut(seed, case):
+    made = random_rollout(seed, num_groups=2, group_size=3, longest=6)
+    whole = gradient(made, **case)
+    for limits in ({"micro_batch_size": 1}, {"micro_batch_size": 2}, {"max_tokens_per_gpu": 24}):
+        assert relative(gradient(made, limits=limits, **case), whole) <= 1e-6
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+def test_float32_gradients_agree_too(family):
+    made = random_rollout(5)
+    exact = gradient(made, family=family)
+    for limits in ({}, {"micro_batch_size": 1}, {"max_tokens_per_gpu": 30}):
+        assert relative(gradient(made, family=family, limits=limits, dtype=torch.float32).double(), exact) <= 1e-4
+
+
+def test_plain_rows_and_gradient_checkpointing_leave_the_gradient_alone(monkeypatch):
+    made = random_rollout(6)
+    whole = gradient(made)
+    built = trainer(made)
+    built.model.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+    built.train_on(made, 0)
+    assert relative(torch.cat([parameter.grad.flatten() for parameter in built.model.parameters()]), whole) <= 1e-6
+    monkeypatch.setattr("miles.policy.model.attends_everywhere", lambda config: False)
+    assert relative(gradient(made), whole) <= 1e-6
+
+
+def test_leaving_out_zero_advantages_leaves_the_gradient_alone(monkeypatch):
+    made = random_rollout(7)
+    skipping = gradient(made)
+    monkeypatch.setattr("miles.policy.losses.LossSpec.skips_zero_advantages", property(lambda spec: False))
+    forwarding = gradient(made)
+    assert relative(skipping, forwarding) <= 1e-6
+
+
+def equal_rewards():
+    """A rollout without a signal."""
+    return rollout([[sample(0, index, (1, 2), (3, 4, 5)) for index in range(4)]])
+
+
+def test_without_a_signal_nothing_is_forwarded_and_the_optimiser_still_steps(monkeypatch):
+    made = random_rollout(8, num_groups=1)
+    built = trainer(made)
+    built.train_on(made, 0)
+    before = [parameter.detach().clone() for parameter in built.model.parameters()]
+    monkeypatch.setattr(built.model, "forward", lambda *arguments: pytest.fail("a forward pass"))
+    report = built.train_on(equal_rewards(), 1)
+    assert report.metrics["train/zero_advantage_share"] == 1
+    assert report.metrics["train/loss"] == report.metrics["train/grad_norm"] == 0
+    assert "train/ess" not in report.metrics
+    assert built.num_optimizer_steps == 2
+    assert any(not torch.equal(old, new) for old, new in zip(before, built.model.parameters(), strict=True))  # momentum moves on
+
+
+def test_the_entropy_bonus_reads_samples_without_advantage():
+    report = trainer(equal_rewards(), entropy_coef=0.1).train_on(equal_rewards(), 0)
+    assert report.metrics["train/entropy"] > 0
+    assert report.metrics["train/grad_norm"] > 0
+    assert report.metrics["train/loss"] == pytest.approx(-0.1 * report.metrics["train/entropy"])
+
+
+@pytest.mark.parametrize("masks", [[(), ()], [(0, 0), (0, 0)]])
+def test_a_rollout_without_trained_tokens_is_no_error(masks):
+    made = rollout([[sample(0, i, (1,), (2,) * len(m), loss_mask=m, reward=float(i)) for i, m in enumerate(masks)]])
+    assert trainer(made).train_on(made, 0).metrics["train/loss"] == 0
+
+
+def test_on_policy_metrics_say_so():
+    made = random_rollout(9, num_groups=2)
+    built = trainer(made)
+    scored = ReferenceTrainer(built.model.causal_lm, config(), 1, horizon=100).with_exact_logprobs(made)
+    metrics = built.train_on(scored, 0).metrics
+    assert metrics["train/train_rollout_logprob_abs_diff"] == pytest.approx(0, abs=1e-5)
+    assert metrics["train/ess"] == pytest.approx(1)
+    assert metrics["train/ppo_kl"] == metrics["train/pg_clipfrac"] == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_stops_before_the_weights(bad):
+    made = random_rollout(10)
+    built = trainer(made)
+    weight = built.model.causal_lm.model.layers[0].mlp.up_proj.weight
+    weight.register_hook(lambda grad: torch.full_like(grad, bad))
+    before = [parameter.detach().clone() for parameter in built.model.parameters()]
+    with pytest.raises(PolicyError, match=rf"rollout 10 \(policy version 3\), optimiser step 0: .*norm {bad}.*not taken"):
+        built.train_on(made, 3)
+    assert all(torch.equal(old, new) for old, new in zip(before, built.model.parameters(), strict=True))
+    assert built.num_optimizer_steps == 0
+
+
+def test_a_rollout_of_another_size_is_refused():
+    made = random_rollout(11)
+    with pytest.raises(PolicyError, match="rollout 12 has 8 samples, but 1 × global_batch_size 12 = 12"):
+        trainer(made).train_on(random_rollout(12, num_groups=2), 0)
+
+
+def test_the_same_rollouts_give_the_same_bits():
+    made = [random_rollout(seed) for seed in (13, 14)]
+    runs = []
+    for _ in range(2):
+        built = trainer(made[0], num_steps=2, dtype=torch.float32, lr_decay_style="cosine")
+        reports = [built.train_on(one, 0).metrics for one in made]
+        runs.append((reports, [parameter.detach().clone() for parameter in built.model.parameters()]))
+    assert runs[0][0] == runs[1][0]
+    assert all(map(torch.equal, runs[0][1], runs[1][1]))
+
+
+def test_two_ranks_that_share_a_batch_sum_to_one(monkeypatch):
+    """Ranks enter through sums alone: a rank whose partner holds the same samples sees half the loss of its own."""
+
+    class Twin:
+        index, size = 0, 2
+
+        def sum(self, values):
+            return values * 2
+
+    made = random_rollout(15)
+    alone = trainer(made)
+    twin = Trainer(config(), derived(len(made.samples)), ranks=Twin(), model=policy_model())
+    one, two = alone.train_on(made, 0).metrics, twin.train_on(made, 0).metrics
+    assert two["train/grad_norm"] == pytest.approx(one["train/grad_norm"] / 2)
+    assert {k: v for k, v in two.items() if k != "train/grad_norm"} == pytest.approx(
+        {k: v for k, v in one.items() if k != "train/grad_norm"}
+    )
+
+
+def test_learning_rate_is_the_schedules():
+    made = random_rollout(16)
+    built = trainer(made, lr=1e-3, lr_warmup_iters=2)
+    rates = [built.train_on(dataclasses.replace(made, rollout_id=k), k).metrics["train/lr"] for k in range(3)]
+    assert rates == [0.0, 0.0005, 0.001]
+    assert statistics.fmean(rates) == pytest.approx(5e-4)
