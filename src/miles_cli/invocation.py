@@ -62,7 +62,10 @@ class OptionsCommand(OwnHelp, TyperCommand):
         """Split the words; leave what was typed in ``ctx.obj``."""
         from miles_cli.binding import typed_flags
 
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            raise _unsplit(error) from None
         flags, stray = typed_flags(ctx.meta, rest)
         if stray:
             raise ConfigError([_stray(word, ctx.command_path) for word in stray])
@@ -136,6 +139,20 @@ def _answer_tab(root: TyperGroup, request: str) -> NoReturn:
 
     sys.stdout.write(answer(root, request) + "\n")
     sys.exit(0)
+
+
+def _unsplit(error: typer.TyperException) -> Exception:
+    """The error of a flag whose value is missing, or too many, in the words of the resolver."""
+    from miles.config.registry import find_option
+
+    flag = str(getattr(error, "option_name", ""))
+    option = find_option(flag)
+    if option is None:
+        return error
+    if option.shape.scalar is bool:
+        remedy = f"Write {option.flag}{f' or {option.negative_flag}' if not option.meta.selector else ', or leave it out'}"
+        return ConfigError([Problem(option.name, "", flag, "is a switch and takes no value", remedy)])
+    return ConfigError([Problem(option.name, "", flag, "needs a value", f"Write {option.flag} {option.metavar}")])
 
 
 def _stray(word: str, command: str) -> Problem:

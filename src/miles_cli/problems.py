@@ -16,9 +16,9 @@ def print_error(error: Exception, console: "Console | None" = None) -> None:
     console = console or Console(stderr=True, highlight=False)
     problems = error.problems if isinstance(error, ConfigError) else ()
     if console.is_terminal:
-        _print_panel(console, problems, str(error))
+        _print_panel(console, problems, _sentence(error))
         return
-    lines = plain_problems(problems) if problems else [f"error: {error}"]
+    lines = plain_problems(problems) if problems else [f"error: {_sentence(error)}"]
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
@@ -40,6 +40,7 @@ def plain_problems(problems: Sequence[Problem]) -> list[str]:
 def _print_panel(console: "Console", problems: Sequence[Problem], text: str) -> None:
     from rich import box
     from rich.console import Group
+    from rich.padding import Padding
     from rich.panel import Panel
     from rich.text import Text
 
@@ -48,8 +49,15 @@ def _print_panel(console: "Console", problems: Sequence[Problem], text: str) -> 
         head = Text(problem.option, style="bold")
         head.append(f" = {problem.value}" if problem.value else "", style="bold red")
         head.append(f"  {problem.origin}" if problem.origin else "", style="dim")
-        body += [head, Text(f"  {problem.why}"), Text(f"  → {problem.remedy}", style="green"), Text("")]
+        remedy = Text(f"→ {problem.remedy}", style="green")
+        body += [head, Padding(Group(Text(problem.why), remedy), (0, 0, 0, 2)), Text("")]
     if problems:
         body.pop()
     title = count(problems) if problems else "error"
     console.print(Panel(Group(*body), title=title, title_align="left", border_style="red", box=box.ROUNDED))
+
+
+def _sentence(error: Exception) -> str:
+    """The error's own words; where a command line could not be read, also where to look."""
+    context = getattr(error, "ctx", None)
+    return f"{error} See `{context.command_path} --help`." if context is not None else str(error)

@@ -79,7 +79,16 @@ def test_an_unknown_flag_keeps_its_value(typist: Typist, words: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(["train", "reverse"], "reverse"), (["train", "--lr"], "--lr"), (["trian"], "train")]
+    ("words", "said"),
+    [
+        (["train", "reverse"], "See `miles train --help`"),
+        (["trian"], "Did you mean 'train'? See `miles --help`"),
+        (["train", "--preset"], "--preset"),
+        (["train", "--lr"], "Write --lr NUMBER"),
+        (["train", "--sglang", "a"], "Write --sglang NAME VALUE"),
+        (["train-async", "--fully-async=yes"], "Write --fully-async, or leave it out"),
+        (["train", "--group-rm=yes"], "Write --group-rm or --no-group-rm"),
+    ],
 )
 def test_words_that_fit_nowhere_are_named(words: list[str], said: str) -> None:
     result = CliRunner().invoke(app, words)

@@ -120,3 +120,23 @@ def test_the_shell_that_asks_is_found(place: Path) -> None:
         ["bash", "-c", 'eval "$(miles --show-completion)"; complete -p miles'], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "complete -F _miles_complete miles"
+
+
+def test_install_completion_writes_for_the_shell_that_asks(place: Path) -> None:
+    needs("bash")
+    done = subprocess.run(["bash", "-c", "miles --install-completion; :"], capture_output=True, text=True, check=True)
+    path = place / ".local/share/miles/completion.bash"
+    assert str(path) in done.stdout
+    assert path.read_text() == script_of("bash", VARIABLE)
+
+
+def test_a_shell_that_cannot_be_told_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from miles_cli import shells
+    from miles_cli.app import app
+
+    monkeypatch.setattr(shells, "detect_shell", lambda: None)
+    result = CliRunner().invoke(app, ["--show-completion"])
+    assert result.exit_code == 1
+    assert "set SHELL" in result.stderr
