@@ -18,7 +18,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._clock_resolution = 1e-9
+        self._clock_resolution = 1e-6  # above the spacing of floats at the horizon
         self._selector = self
 
     def time(self) -> float:
@@ -43,7 +43,10 @@ class VirtualClock:
     """The clock of the running virtual loop."""
 
     def now(self) -> float:
-        return asyncio.get_event_loop().time()
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return 0.0  # built before the loop runs
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

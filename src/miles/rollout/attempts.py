@@ -117,7 +117,7 @@ class Attempts:
         self._clock = given.clock
         self._streak = DropStreak(given.config.data.rollout_batch_size)
         path = given.config.rollout.dynamic_sampling_filter_path
-        self._filter: DynamicFilter | None = load_dotted(path, "dynamic_sampling_filter_path") if path else None
+        self._filter: DynamicFilter | None = load_dotted(path, "dynamic_sampling_filter_path", kind="filter") if path else None
         self.flights = Flights(given.clock)
 
     def begin(self, version: int) -> Flight:

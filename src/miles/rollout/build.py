@@ -17,7 +17,6 @@ from miles.config.options.reward import RewardOptions
 from miles.engines.wire import EngineApi, SamplingParams
 from miles.errors import ConfigError, Problem
 from miles.rollout.contracts import RolloutFn, RolloutFnInput
-from miles.rollout.function_api import FunctionRolloutFn
 from miles.rollout.generate import GenerateFn, GenerateSettings, SingleTurnGroupGenerator
 from miles.rollout.ledger import Ledger
 from miles.rollout.prompts import PromptFormat, PromptSource, Tokenizer
@@ -68,10 +67,7 @@ def build_rollout(
 
 def rollout_function(given: RolloutFnInput) -> RolloutFn:
     """The rollout function that the run resolved to, built."""
-    loaded = load_dotted(given.derived.rollout_function_path)
-    if given.config.rollout.rollout_api == "function":
-        return FunctionRolloutFn(loaded, given)
-    built: RolloutFn = loaded(given)
+    built: RolloutFn = load_dotted(given.derived.rollout_function_path, "rollout_function_path", kind="rollout")(given)
     return built
 
 
@@ -142,7 +138,7 @@ def generate_settings(
 def generate_function(config: AnyConfig) -> GenerateFn | None:
     """The user's generate function, if there is one."""
     path = config.rollout.custom_generate_function_path
-    return load_dotted(path) if path else None
+    return load_dotted(path, "custom_generate_function_path", kind="generate") if path else None
 
 
 def build_rewards(options: RewardOptions) -> Rewards:
@@ -157,6 +153,6 @@ def build_rewards(options: RewardOptions) -> Rewards:
         raise ConfigError([Problem("rm_type", "", "", why, remedy)])
     if path is None:
         return ExactReward()
-    function, seconds = load_dotted(path), options.reward_timeout_seconds
+    function, seconds = load_dotted(path, "custom_rm_path", kind="reward"), options.reward_timeout_seconds
     judge = AsyncJudge(function, seconds) if is_async(function) else RewardWorkers(path, options.reward_num_workers, seconds)
     return CustomReward(judge, reward_key=options.reward_key, per_group=options.group_rm)

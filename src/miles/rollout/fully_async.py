@@ -218,5 +218,5 @@ def new_buffer(path: str | None) -> DataBuffer:
     """The standard buffer, or the user's."""
     if path is None:
         return PacedBuffer()
-    buffer: DataBuffer = load_dotted(path, "custom_async_data_buffer_path")()
+    buffer: DataBuffer = load_dotted(path, "custom_async_data_buffer_path", kind="buffer")()
     return buffer

@@ -16,7 +16,9 @@ class Handover:
         self._ledger = given.ledger
         self._dropped = given.ledger.dropped()
         path = given.config.rollout.rollout_sample_filter_path
-        self._filter: SampleFilter | None = load_dotted(path, "rollout_sample_filter_path") if path else None
+        self._filter: SampleFilter | None = (
+            load_dotted(path, "rollout_sample_filter_path", kind="sample_filter") if path else None
+        )
 
     def hand_over(self, rollout_id: int, groups: Sequence[Group], more: Metrics | None = None) -> Rollout:
         """Buffered → in training, in index order.

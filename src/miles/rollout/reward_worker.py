@@ -47,7 +47,7 @@ def main(path: str) -> None:
     os.dup2(2, 1)
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=read_frames, args=(sys.stdin.buffer, frames), daemon=True).start()
-    judge = load_dotted(path)
+    judge = load_dotted(path, "custom_rm_path", kind="reward")
     frame = pack((True, "ready"))
     while True:
         replies.write(frame)
