@@ -68,7 +68,7 @@ def _mix(state: Tensor) -> Tensor:
 
 def _shift_right(state: Tensor, bits: int) -> Tensor:
     """Logical shift; torch shifts int64 arithmetically."""
-    return (state >> bits) & (2 ** (64 - bits) - 1)
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _inverse_cdf(weights: Tensor, draws: Tensor) -> Tensor:

@@ -46,23 +46,21 @@ class Scheduler:
         return finished
 
     def _admit(self) -> list[Generation]:
-        finished = self._finish_empty()
-        joining = [self.waiting.popleft() for _ in range(min(self._num_slots - len(self.rows), len(self.waiting)))]
+        """Fill free slots from the queue; requests for no tokens end without a slot."""
+        joining: list[Generation] = []
+        empty: list[Generation] = []
+        while self.waiting and len(self.rows) + len(joining) < self._num_slots:
+            generation = self.waiting.popleft()
+            wants_tokens = generation.request.sampling.max_new_tokens > 0
+            (joining if wants_tokens else empty).append(generation)
+        for generation in empty:
+            generation.finish = length_finish(0)
         if not joining:
-            return finished
+            return self._closed(empty)
         joining.sort(key=lambda generation: generation.num_tokens)  # alike lengths are prefilled together
         first = len(self.rows)
         self.rows += joining
-        return finished + self._draw(first, lambda: self._runner.prefill(joining, first))
-
-    def _finish_empty(self) -> list[Generation]:
-        """Requests for no tokens end without a slot."""
-        empty = [generation for generation in self.waiting if generation.request.sampling.max_new_tokens == 0]
-        if empty:
-            self.waiting = deque(generation for generation in self.waiting if generation.request.sampling.max_new_tokens > 0)
-        for generation in empty:
-            generation.finish = length_finish(0)
-        return self._closed(empty)
+        return self._closed(empty) + self._draw(first, lambda: self._runner.prefill(joining, first))
 
     def _advance(self) -> list[Generation]:
         return self._draw(0, lambda: self._runner.decode(len(self.rows)))

@@ -52,7 +52,7 @@ class EmbeddedServer:
                 f"Cannot listen on {self._options.host}:{self._options.port}: {error}. Choose another port."
             ) from error
         host, port = self._runner.addresses[0][:2]
-        self.address = f"http://{host}:{port}"
+        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return self.address
 
     async def wait(self) -> str:
@@ -96,7 +96,8 @@ class GenerateRoutes:
             generations = await self._worker.generate(requests)
         except asyncio.CancelledError:
             logger.info("client left; aborting %d requests", len(rids))
-            await self._worker.abort(lambda request: request.rid in rids)
+            if not self._worker.ended.done():
+                await self._worker.abort(lambda request: request.rid in rids)
             raise
         if failed := next((generation.error for generation in generations if generation.error is not None), None):
             return json_response({"error": {"message": failed}}, status=500)

@@ -105,7 +105,10 @@ class Worker:
 
     def _refuse_if_ended(self) -> None:
         if self.ended.done():
-            raise EngineError(f"The engine has ended: {self.ended.result() or 'it was stopped'}.")
+            raise EngineError(self._ended_words())
+
+    def _ended_words(self) -> str:
+        return f"The engine has ended: {self.ended.result() or 'it was stopped'}."
 
     def _send(self, command: Callable[[Scheduler], None]) -> None:
         with self._wake:
@@ -127,6 +130,8 @@ class Worker:
         reason = ""
         try:
             self._serve(self._prepare())
+        except EngineError as error:
+            reason = str(error)
         except Exception as error:  # told to everyone who waits
             logger.exception("the engine's thread ended")
             reason = f"{type(error).__name__}: {error}"
@@ -160,13 +165,12 @@ class Worker:
 
     def _finish(self, reason: str) -> None:
         """On the loop: nobody waits for ever."""
-        words = f"The engine has ended: {reason or 'it was stopped'}."
-        waiting: list[asyncio.Future[Any]] = [self._loaded, *self._pending.values(), *self._calls]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(EngineError(words))
-        self._pending.clear()
         self.ended.set_result(reason)
+        _settle(self._loaded, None, EngineError(reason))
+        waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._calls]
+        for future in waiting:
+            _settle(future, None, EngineError(self._ended_words()))
+        self._pending.clear()
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

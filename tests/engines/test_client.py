@@ -1,0 +1,293 @@
+"""The client and the fleet, against the embedded engine and against servers that misbehave."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from miles.engines.client import EngineClient, error_words, parse_answer, wire_rid
+from miles.engines.fleet import EngineFleet
+from miles.engines.wire import GenerateRequest, SamplingParams
+from miles.errors import EngineError
+from miles.types import VersionSpan
+
+from .engine_fixtures import ModelFolders, load_reference, options_for, reference_logprobs, running
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(scope="module")
+def served(folders: dict[str, ModelFolders]) -> Iterator[str]:
+    with running(options_for(folders["qwen3"].first)) as address:
+        yield address
+
+
+@pytest.fixture
+async def client(served: str) -> AsyncIterator[EngineClient]:
+    async with EngineClient(served) as opened:
+        yield opened
+        await opened.continue_generation()
+
+
+@asynccontextmanager
+async def answering(handler: Handler) -> AsyncIterator[str]:
+    """A server of which every path is answered by ``handler``."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def request(rid: str, length: int = 5, **sampling: Any) -> GenerateRequest:
+    return GenerateRequest(rid, (5, 6, 7), SamplingParams(length, ignore_eos=True, **sampling))
+
+
+async def until_busy(client: EngineClient) -> None:
+    busy = False
+    while not busy:
+        try:
+            await client.flush_cache()
+        except EngineError:
+            busy = True
+
+
+async def test_answers(client: EngineClient, qwen3: ModelFolders) -> None:
+    answers = await client.generate([request("a"), request("b", 7, temperature=0.5), request("c", 0)])
+    assert [(a.rid, len(a.output_ids)) for a in answers] == [("a", 5), ("b", 7), ("c", 0)]
+    assert {a.finish_reason for a in answers} == {"length"}
+    assert answers[0].versions == (VersionSpan(0, 0, 5),)
+    assert answers[2].versions == ()
+    expected = reference_logprobs(load_reference(qwen3.first), [5, 6, 7], list(answers[1].output_ids), 0.5)
+    assert answers[1].logprobs == pytest.approx(expected, abs=1e-4)
+    assert await client.generate([]) == []
+
+
+async def test_abort_ends_exactly_the_named_requests(client: EngineClient) -> None:
+    tasks = [asyncio.create_task(client.generate([request(rid, 240)])) for rid in ("7-1", "7-10")]
+    await until_busy(client)
+    await client.abort(["7-1", "nobody"])
+    (first,), (second,) = await asyncio.gather(*tasks)
+    assert first.finish_reason == "abort"
+    assert len(first.output_ids) == len(first.logprobs) < 240
+    assert (second.finish_reason, len(second.output_ids)) == ("length", 240)
+
+
+async def test_cancelling_aborts_on_the_engine(client: EngineClient) -> None:
+    await client.pause("in_place")
+    task = asyncio.create_task(client.generate([request("x", 240)]))
+    await asyncio.wait([task], timeout=0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await client.continue_generation()
+    # nothing is left running or waiting
+    await client.flush_cache()
+
+
+async def test_steering(client: EngineClient, qwen3: ModelFolders) -> None:
+    assert await client.healthy()
+    task = asyncio.create_task(client.generate([request("s", 400)]))
+    await until_busy(client)
+    with pytest.raises(EngineError, match=r"flush_cache answered 400: Cache not flushed: \d requests are running"):
+        await client.flush_cache()
+    await client.pause("retract")
+    await client.update_weights_from_disk(str(qwen3.second), 3)
+    assert await client.weight_version() == 3
+    await client.continue_generation()
+    (answer,) = await task
+    assert [span.version for span in answer.versions] in ([0, 3], [0], [3])
+    await client.update_weights_from_disk(str(qwen3.first), 0)
+    task = asyncio.create_task(client.generate([request("s", 400)]))
+    await until_busy(client)
+    await client.abort_all()
+    assert (await task)[0].finish_reason == "abort"
+
+
+async def test_refusals_carry_address_and_words(client: EngineClient) -> None:
+    with pytest.raises(EngineError) as caught:
+        await client.generate([request("a", 10_000)])
+    assert client.address in str(caught.value)
+    assert "exceed the context of 512 tokens" in str(caught.value)
+    with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
+        await client.update_weights_from_disk("/nowhere", 1)
+
+
+async def test_a_dead_engine_is_an_error_at_once() -> None:
+    async with EngineClient("http://127.0.0.1:9") as client:
+        with pytest.raises(EngineError, match=r"127\.0\.0\.1:9/generate cannot be reached"):
+            await client.generate([request("a")])
+        assert not await client.healthy()
+
+
+async def test_a_silent_engine_is_an_error_in_time() -> None:
+    async def silent(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise web.HTTPInternalServerError
+
+    async with answering(silent) as address:
+        client = EngineClient(address, generate_timeout_seconds=0.1, control_timeout_seconds=0.1)
+        with pytest.raises(EngineError, match=r"did not answer within 0\.1 s"):
+            await client.generate([request("a")])
+        with pytest.raises(EngineError, match=r"pause_generation did not answer"):
+            await client.pause("abort")
+        await client.close()
+
+
+async def test_only_harmless_calls_are_repeated() -> None:
+    calls: list[str] = []
+
+    async def hang_up(http: web.Request) -> web.StreamResponse:
+        calls.append(http.path)
+        if calls.count(http.path) < 3 and http.transport is not None:
+            http.transport.close()
+        return web.json_response({"weight_version": "4"})
+
+    async with answering(hang_up) as address, EngineClient(address) as client:
+        assert await client.weight_version() == 4
+        with pytest.raises(EngineError):
+            await client.generate([request("a")])
+    assert calls.count("/model_info") == 3
+    assert calls.count("/generate") == 1
+
+
+def answer_body(spans: list[tuple[int, int, int]], num_tokens: int, kind: str = "length") -> dict[str, Any]:
+    return {
+        "text": "t",
+        "meta_info": {
+            "finish_reason": {"type": kind},
+            "output_token_logprobs": [[-0.5, i, None] for i in range(num_tokens)],
+            "weight_versions": [{"version": str(v), "start": s, "end": e} for v, s, e in spans],
+        },
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=5))
+def test_versions_come_from_the_spans(pieces: list[tuple[int, int]]) -> None:
+    spans, end = [], 0
+    for version, length in pieces:
+        spans.append((version, end, end + length))
+        end += length
+    answer = parse_answer("r", answer_body(spans, end))
+    assert answer.versions == tuple(VersionSpan(*span) for span in spans if span[2] > span[1])
+    assert len(answer.output_ids) == len(answer.logprobs) == end
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        answer_body([(0, 0, 2)], 3),
+        answer_body([(0, 0, 1), (1, 2, 3)], 3),
+        answer_body([(0, 1, 3)], 3),
+        answer_body([], 3),
+        answer_body([(0, 0, 3)], 3, kind="surprise"),
+        {"meta_info": {}},
+        {},
+    ],
+)
+async def test_answers_of_another_shape_are_refused(body: dict[str, Any]) -> None:
+    async def wrong(_: web.Request) -> web.StreamResponse:
+        return web.json_response([body])
+
+    async with answering(wrong) as address, EngineClient(address) as client:
+        with pytest.raises(EngineError, match="answer to a lacks"):
+            await client.generate([request("a")])
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_no_id_on_the_wire_begins_another(first: str, second: str) -> None:
+    assert (first == second) == wire_rid(second).startswith(wire_rid(first))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b'{"error": "plain"}', "plain"),
+        (b'{"object": "error", "message": "bad"}', "bad"),
+        (b'{"detail": [1]}', "[1]"),
+        (b"Flush cache failed.\n", "Flush cache failed."),
+    ],
+)
+def test_words_of_every_shape_of_error(content: bytes, words: str) -> None:
+    assert error_words(content) == words
+
+
+class ScriptedClient(EngineClient):
+    """Notes what it is asked; answers when told to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__("http://scripted")
+        self.asked: list[str] = []
+        self.aborted: list[str] = []
+        self.release = asyncio.Event()
+        self.fails = fails
+        self.num_pauses = 0
+
+    async def generate(self, requests: Any) -> Any:
+        self.asked += [r.rid for r in requests]
+        await self.release.wait()
+        return []
+
+    async def abort(self, rids: Any) -> None:
+        self.aborted += rids
+
+    async def pause(self, mode: Any) -> None:
+        if self.fails:
+            raise EngineError("will not pause")
+        self.num_pauses += 1
+
+
+async def test_a_fleet_asks_the_least_busy_engine() -> None:
+    clients = [ScriptedClient(), ScriptedClient()]
+    fleet = EngineFleet(clients)
+    batches = [[request(f"{i}{j}") for j in range(size)] for i, size in enumerate([3, 1, 1, 2])]
+    tasks = [asyncio.create_task(fleet.generate(batch)) for batch in batches]
+    await asyncio.wait(tasks, timeout=0.01)
+    assert clients[0].asked == ["00", "01", "02"]
+    assert clients[1].asked == ["10", "20", "30", "31"]
+    await fleet.abort(["02", "31", "nobody"])
+    assert (clients[0].aborted, clients[1].aborted) == (["02"], ["31"])
+    for client in clients:
+        client.release.set()
+    await asyncio.gather(*tasks)
+    await fleet.close()
+
+
+async def test_steering_a_fleet_reaches_all_even_if_one_fails() -> None:
+    clients = [ScriptedClient(fails=True), ScriptedClient()]
+    with pytest.raises(EngineError, match="will not pause"):
+        await EngineFleet(clients).pause("abort")
+    assert clients[1].num_pauses == 1
+
+
+async def test_a_fleet_of_two_engines(served: str, qwen3: ModelFolders) -> None:
+    with running(options_for(qwen3.first)) as other:
+        fleet = EngineFleet([EngineClient(served), EngineClient(other)])
+        assert await fleet.healthy()
+        answers = await asyncio.gather(*(fleet.generate([request(f"{i}")]) for i in range(6)))
+        assert [len(a.output_ids) for (a,) in answers] == [5] * 6
+        await fleet.pause("retract")
+        await fleet.flush_cache()
+        await fleet.update_weights_from_disk(str(qwen3.first), 0)
+        await fleet.continue_generation()
+        assert await fleet.weight_versions() == [0, 0]
+        await fleet.abort_all()
+        await fleet.close()
+
+
+def test_an_empty_fleet_is_refused() -> None:
+    with pytest.raises(EngineError, match="at least one engine"):
+        EngineFleet([])

@@ -1,0 +1,206 @@
+"""Weight updates in flight: every token has the log-prob of the weights it is said to come from."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from .engine_fixtures import (
+    Http,
+    ModelFolders,
+    load_reference,
+    options_for,
+    reference_logprobs,
+    reference_row,
+    running,
+    sampled,
+)
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+
+PROMPTS = [[5, 17, 33, 8], [7] * 9, [40, 41]]
+LENGTH = {"max_new_tokens": 300, "ignore_eos": True}
+
+
+async def update(http: Http, folder: Path, version: str, **more: Any) -> dict[str, Any]:
+    return await http.ok("/update_weights_from_disk", {"model_path": str(folder), "weight_version": version} | more)
+
+
+def spans_of(answer: dict[str, Any]) -> list[tuple[str, int, int]]:
+    spans = answer["meta_info"]["weight_versions"]
+    assert spans[0]["start"] == 0
+    assert [span["start"] for span in spans[1:]] == [span["end"] for span in spans[:-1]]
+    assert spans[-1]["end"] == answer["meta_info"]["completion_tokens"]
+    return [(span["version"], span["start"], span["end"]) for span in spans]
+
+
+async def caught_in_flight(http: Http, mode: str, folder: Path) -> list[dict[str, Any]]:
+    """Answers during which the weights were replaced in a pause."""
+    tasks = [asyncio.create_task(http.generate(prompt, **LENGTH)) for prompt in PROMPTS]
+    await http.until_busy()
+    await http.ok("/pause_generation", {"mode": mode})
+    await update(http, folder, "1", flush_cache=mode == "retract")
+    await http.ok("/continue_generation", {})
+    return list(await asyncio.gather(*tasks))
+
+
+async def test_retract_prefills_again_under_the_new_weights(fresh: Http, qwen3: ModelFolders) -> None:
+    answers = await caught_in_flight(fresh, "retract", qwen3.second)
+    old, new = load_reference(qwen3.first), load_reference(qwen3.second)
+    num_caught = 0
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        tokens, logprobs = sampled(answer)
+        under = {"0": reference_logprobs(old, prompt, tokens), "1": reference_logprobs(new, prompt, tokens)}
+        for version, start, end in spans_of(answer):
+            assert logprobs[start:end] == pytest.approx(under[version][start:end], abs=1e-4)
+        num_caught += len(answer["meta_info"]["weight_versions"]) == 2
+        assert answer["meta_info"]["weight_version"] == "1"
+    assert num_caught
+    assert any(answer["meta_info"]["num_retractions"] == 1 for answer in answers)
+
+
+async def test_in_place_goes_on_from_the_old_cache(fresh: Http, qwen3: ModelFolders) -> None:
+    answers = await caught_in_flight(fresh, "in_place", qwen3.second)
+    old, new = load_reference(qwen3.first), load_reference(qwen3.second)
+    caught = [(p, a) for p, a in zip(PROMPTS, answers, strict=True) if len(spans_of(a)) == 2]
+    assert caught
+    for prompt, answer in caught:
+        tokens, logprobs = sampled(answer)
+        boundary = spans_of(answer)[0][2]
+        assert logprobs[:boundary] == pytest.approx(reference_logprobs(old, prompt, tokens)[:boundary], abs=1e-4)
+        assert logprobs[boundary:] == pytest.approx(continued(old, new, prompt, tokens, boundary), abs=1e-4)
+        # the old cache matters: a clean forward pass under the new weights says something else
+        assert logprobs[boundary:] != pytest.approx(reference_logprobs(new, prompt, tokens)[boundary:], abs=1e-4)
+
+
+def continued(old: Any, new: Any, prompt: list[int], tokens: list[int], boundary: int) -> list[float]:
+    """Log-probs of the tokens from ``boundary`` on by ``new`` over keys and values of ``old``.
+
+    The newest token's keys are made when the one after it is sampled, so those of token ``boundary - 1`` are ``new``'s.
+    """
+    with torch.no_grad():
+        cache = old(torch.tensor([prompt + tokens[: boundary - 1]]), use_cache=True).past_key_values
+        logits = new(torch.tensor([tokens[boundary - 1 : -1]]), past_key_values=cache).logits[0]
+    return logits.log_softmax(-1).gather(1, torch.tensor(tokens[boundary:])[:, None])[:, 0].tolist()
+
+
+async def test_update_without_a_pause(fresh: Http, qwen3: ModelFolders) -> None:
+    task = asyncio.create_task(fresh.generate([5, 6, 7], **LENGTH))
+    await fresh.until_busy()
+    await update(fresh, qwen3.second, "1")
+    assert {version for version, _, _ in spans_of(await task)} <= {"0", "1"}
+    after = await fresh.generate([5, 6, 7], max_new_tokens=4, ignore_eos=True)
+    tokens, logprobs = sampled(after)
+    assert spans_of(after) == [("1", 0, 4)]
+    assert logprobs == pytest.approx(reference_logprobs(load_reference(qwen3.second), [5, 6, 7], tokens), abs=1e-4)
+    assert (await fresh.get("/model_info"))[1]["weight_version"] == "1"
+
+
+async def test_an_update_without_a_version_keeps_its_name(fresh: Http, qwen3: ModelFolders) -> None:
+    await fresh.ok("/update_weights_from_disk", {"model_path": str(qwen3.second)})
+    assert (await fresh.get("/model_info"))[1]["weight_version"] == "0"
+
+
+async def test_flush_with_frozen_requests_is_said_to_have_failed(fresh: Http, qwen3: ModelFolders) -> None:
+    task = asyncio.create_task(fresh.generate([5], **LENGTH))
+    await fresh.until_busy()
+    await fresh.post("/pause_generation", {"mode": "in_place"})
+    body = {"model_path": str(qwen3.second), "weight_version": "1", "flush_cache": True}
+    words = await fresh.message(body, "/update_weights_from_disk")
+    assert "not flushed because 1 requests are running" in words
+    assert (await fresh.get("/model_info"))[1]["weight_version"] == "1"
+    await fresh.post("/continue_generation", {})
+    await task
+
+
+async def test_abort_all_requests_before_an_update(fresh: Http, qwen3: ModelFolders) -> None:
+    task = asyncio.create_task(fresh.generate([5], **LENGTH))
+    await fresh.until_busy()
+    await update(fresh, qwen3.second, "1", abort_all_requests=True)
+    answer = await task
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert {version for version, _, _ in spans_of(answer)} == {"0"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "unknown", "shape", "broken", "nowhere"])
+async def test_weights_that_do_not_fit_change_nothing(fresh: Http, qwen3: ModelFolders, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "new"
+    shutil.copytree(qwen3.second, folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.0.mlp.up_proj.weight"
+    if damage == "missing":
+        del tensors[name]
+    elif damage == "unknown":
+        tensors["model.layers.9.x"] = torch.zeros(1)
+        name = "model.layers.9.x"
+    elif damage == "shape":
+        tensors[name] = torch.zeros(3, 3)
+    save_file(tensors, file)
+    if damage == "broken":
+        file.write_bytes(b"not safetensors")
+        name = "cannot be read"
+    if damage == "nowhere":
+        file.unlink()
+        name = "no *.safetensors"
+    words = await fresh.message({"model_path": str(folder), "weight_version": "1"}, "/update_weights_from_disk")
+    assert name in words
+    assert "stay as they were" in words
+    tokens, logprobs = sampled(await fresh.generate([5, 6], max_new_tokens=3, ignore_eos=True))
+    assert logprobs == pytest.approx(reference_logprobs(load_reference(qwen3.first), [5, 6], tokens), abs=1e-4)
+    assert (await fresh.get("/model_info"))[1]["weight_version"] == "0"
+
+
+async def test_weights_without_numbers_fail_requests_and_good_ones_heal(fresh: Http, qwen3: ModelFolders, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    tensors = {name: torch.full_like(t, torch.nan) for name, t in load_file(qwen3.first / "model.safetensors").items()}
+    save_file(tensors, broken / "model.safetensors")
+    task = asyncio.create_task(fresh.post("/generate", {"input_ids": [[5], [6, 7]], "sampling_params": LENGTH}))
+    await fresh.until_busy()
+    await update(fresh, broken, "bad", flush_cache=False)
+    status, answer = await task
+    assert status == 500
+    assert "no finite log-probabilities under weight version bad" in answer["error"]["message"]
+    assert (await fresh.post("/generate", {"input_ids": [[5]] * 8, "sampling_params": LENGTH}))[0] == 500
+    await update(fresh, qwen3.first, "2")
+    # no slot still holds a NaN
+    model = load_reference(qwen3.first)
+    for answer in await fresh.generate([[5, 6]] * 8, max_new_tokens=3, ignore_eos=True):
+        tokens, logprobs = sampled(answer)
+        assert logprobs == pytest.approx(reference_logprobs(model, [5, 6], tokens), abs=1e-4)
+
+
+async def test_tied_weights_may_come_under_either_name(fresh: Http, qwen3: ModelFolders, tmp_path: Path) -> None:
+    tensors = load_file(qwen3.second / "model.safetensors")
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    save_file({name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}, tmp_path / "model.safetensors")
+    await update(fresh, tmp_path, "1")
+    model = load_reference(qwen3.second)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
+    tokens, logprobs = sampled(await fresh.generate([5, 6], max_new_tokens=3, temperature=0, ignore_eos=True))
+    assert logprobs[0] == pytest.approx(reference_row(model, [5, 6])[tokens[0]].item(), abs=1e-4)
+
+
+async def test_retraction_alone_changes_no_logprob(qwen3: ModelFolders) -> None:
+    with running(options_for(qwen3.first, num_slots=2)) as address:
+        async with aiohttp.ClientSession() as session:
+            http = Http(address, session)
+            tasks = [asyncio.create_task(http.generate(prompt, **LENGTH)) for prompt in PROMPTS]
+            await http.until_busy()
+            for _ in range(5):
+                await http.post("/pause_generation", {"mode": "retract"})
+                await http.post("/continue_generation", {})
+            model = load_reference(qwen3.first)
+            for prompt, answer in zip(PROMPTS, await asyncio.gather(*tasks), strict=True):
+                tokens, logprobs = sampled(answer)
+                assert len(tokens) == 300
+                assert logprobs == pytest.approx(reference_logprobs(model, prompt, tokens), abs=1e-4)
+                assert spans_of(answer) == [("0", 0, 300)]
