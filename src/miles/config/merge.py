@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from miles.config.layers import Chain, Layers
 from miles.config.options.base import OptionSet
-from miles.config.reading import UnreadableError, read_value, shown
+from miles.config.reading import UnreadableError, read_value, shown, shown_given
 from miles.config.registry import REQUIRED, SECTIONS, option_table
 from miles.config.sources import OriginKind
 from miles.config.view import View, counts
@@ -55,7 +55,7 @@ def merge(layers: Layers, chains: Mapping[str, Chain]) -> Merged:
                 del values[name]
     values = {name: value for name, value in values.items() if value is not REQUIRED}
     origins = {name: str(chain[0].origin) for name, chain in chains.items()}
-    texts = {name: shown(option_table()[name], chain[0].raw) for name, chain in chains.items()}
+    texts = {name: shown_given(option_table()[name], chain[0].raw, chain[0].folder) for name, chain in chains.items()}
     view = View(layers.command, layers.variants, values, frozenset(chains) & frozenset(values), origins, texts)
     return _set_aside(Merged(view, {}, tuple(problems)), chains)
 

@@ -59,6 +59,16 @@ def shown(option: Option, value: Any) -> str:
     return MASK if option.meta.secret and value is not None else written(value)
 
 
+def shown_given(option: Option, raw: Any, folder: Path) -> str:
+    """A raw value as it was written, lists and pairs in one spelling whatever their form; secrets are masked."""
+    if not option.shape.repeated:
+        return shown(option, raw)
+    try:
+        return shown(option, read_value(option, raw, folder))
+    except UnreadableError:
+        return shown(option, raw)
+
+
 def _written_item(item: Any) -> str:
     if isinstance(item, (list, tuple)) and len(item) == 2:
         return f"{item[0]}={written(item[1])}"

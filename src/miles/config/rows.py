@@ -7,7 +7,7 @@ from typing import Any
 from miles.config.arithmetic import arithmetic_of, derived_facts
 from miles.config.derived import Derived
 from miles.config.layers import Chain
-from miles.config.reading import shown
+from miles.config.reading import shown, shown_given
 from miles.config.registry import REQUIRED, Option, option_table, options_of
 from miles.config.resolution import OriginOf, Row
 from miles.config.sources import Origin, OriginKind
@@ -34,20 +34,13 @@ def _row(option: Option, view: View, chains: Mapping[str, Chain], notes: Mapping
     chain = chains.get(option.name, ())
     set_aside = option.name in notes
     value = _text(option, view.values.get(option.name, chain[0].raw if chain else REQUIRED))
-    layers = tuple(OriginOf(given.origin, _text(option, _as_read(option, given.raw))) for given in chain)
+    layers = tuple(OriginOf(given.origin, shown_given(option, given.raw, given.folder)) for given in chain)
     default = () if option.required else (OriginOf(DEFAULT, _text(option, _default_of(option, view))),)
     note = notes.get(option.name, "")
     if not note and option.name in view and not counts(view, option.name):
         note = "no effect here"
     kept = default if set_aside else (*layers, *default)
     return Row(option.section, option.panel, option.name, value, kept, note=note)
-
-
-def _as_read(option: Option, raw: Any) -> Any:
-    """A raw value in the form in which values are shown: the text of a switch as a switch."""
-    if option.shape.scalar is bool and isinstance(raw, str):
-        return raw.lower()
-    return raw
 
 
 def _default_of(option: Option, view: View) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from miles.config.command_lines import command_line, needed_selector
 from miles.config.layers import Chain, Layers
 from miles.config.options.base import OptionSet
-from miles.config.reading import UnreadableError, read_value, shown
+from miles.config.reading import UnreadableError, read_value, shown_given
 from miles.config.registry import Option, option_table, selector_of
 from miles.config.sources import OriginKind, Sources
 from miles.errors import Problem
@@ -75,7 +75,7 @@ def _rivals(option: Option, layers: Layers) -> list[str]:
 
 def _refusal(option: Option, chain: Chain, rivals: Sequence[str], layers: Layers, sources: Sources) -> Problem:
     origin = str(chain[0].origin)
-    value = shown(option, chain[0].raw)
+    value = shown_given(option, chain[0].raw, chain[0].folder)
     if layers.command not in option.commands:
         return Problem(option.name, value, origin, *_other_command(option, sources))
     if rivals:

@@ -1,0 +1,139 @@
+"""Whatever is given where: the top layer wins and the row tells of all the others, in order."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from miles.config import layers, presets
+from miles.config.registry import option_table
+from miles.config.resolve import examine
+from miles.config.sources import Sources
+from tests.config.support import VARIANTS, flag, flag_value, good_values, owned_names, shown_text, toml, variable_text
+
+pytestmark = pytest.mark.unit
+LAYERS = ("preset", "file 1", "file 2", "variable", "flag")
+
+
+def plain_options(variant):
+    """The options of a variant whose values are shown and do not make each other void."""
+    for name in sorted(owned_names(variant)):
+        meta = option_table()[name].meta
+        if not (meta.selector or meta.alternative or meta.counts_when or meta.secret):
+            yield name
+
+
+@st.composite
+def stacks(draw, variant):
+    """Option → layer → value."""
+    names = draw(st.lists(st.sampled_from(list(plain_options(variant))), unique=True, min_size=1, max_size=8))
+    return {
+        name: {
+            layer: draw(st.sampled_from(good_values(option_table()[name])))
+            for layer in draw(st.sets(st.sampled_from(LAYERS), min_size=1))
+        }
+        for name in names
+    }
+
+
+def file_text(stack, layer):
+    lines = [f"{name} = {toml(values[layer])}" for name, values in stack.items() if layer in values]
+    return "\n".join(["# first line", *lines, ""])
+
+
+def sources_of(bench, stack, selectors, folder):
+    """The stack, written down in five places."""
+    (folder / "made").mkdir(exist_ok=True)
+    (folder / "made" / "preset.toml").write_text(file_text(stack, "preset"))
+    flags = dict(selectors) | {name: flag_value(values["flag"]) for name, values in stack.items() if "flag" in values}
+    variables = {
+        option_table()[name].variable: variable_text(values["variable"]) for name, values in stack.items() if "variable" in values
+    }
+    return Sources(
+        flags={name: flag(name, value) for name, value in flags.items()},
+        config_files=tuple(bench.file(file_text(stack, layer)) for layer in ("file 1", "file 2")),
+        preset="made",
+        environ=variables,
+        cwd=bench.folder,
+    )
+
+
+def expected_origins(name, values, stack, sources):
+    """Texts of the origins of an option, the one that counts first."""
+    texts = []
+    for layer in reversed(LAYERS):
+        if layer not in values:
+            continue
+        if layer == "flag":
+            texts.append(flag(name, values[layer]).text)
+        elif layer == "variable":
+            texts.append("$" + option_table()[name].variable)
+        elif layer == "preset":
+            texts.append("preset made")
+        else:
+            file = sources.config_files[LAYERS.index(layer) - 1]
+            inside = [other for other, others in stack.items() if layer in others]
+            texts.append(f"{file}:{inside.index(name) + 2}")
+    return texts
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_top_layer_wins_and_the_chain_is_whole(bench, variant, tmp_path, monkeypatch):
+    command, selectors = VARIANTS[variant]
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+
+    @given(stacks(variant))
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    def law(stack):
+        sources = sources_of(bench, stack, selectors, tmp_path)
+        assert not layers.gather(command, sources).problems
+        rows = {row.option: row for row in examine(command, sources).rows}
+        for name, values in stack.items():
+            top = values[next(layer for layer in reversed(LAYERS) if layer in values)]
+            assert rows[name].value == shown_text(top), name
+            origins = [str(origin) for origin, _ in rows[name].chain]
+            wanted = expected_origins(name, values, stack, sources)
+            assert origins[: len(wanted)] == wanted
+            assert origins[len(wanted) :] in ([], ["default"])
+
+    law()
+
+
+def test_a_row_spells_its_chain_out(bench):
+    found = bench.examine("train", {"lr": "0.4"}, {"MILES_LR": "3"}, ["lr = 0.2", "lr = 0.3"])
+    row = next(row for row in found.rows if row.option == "lr")
+    first, second = bench.sources(files=["", ""]).config_files
+    assert row.origin.startswith("--lr, over $MILES_LR (3), over ")
+    assert ":1 (0.3), over " in row.origin
+    assert row.origin.endswith(":1 (0.2)")
+    assert first != second
+
+
+def test_paths_of_a_preset_are_relative_to_it_and_others_to_the_working_directory(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "preset.toml").write_text('description = "x"\nhf_checkpoint = "model"\nprompt_data = "p.jsonl"\n')
+    flags = {"hf_checkpoint": ..., "prompt_data": ...}
+    found = bench.examine("train", flags, files=['prompt_data = "prompts.jsonl"'], preset="made")
+    rows = {row.option: row.value for row in found.rows}
+    assert rows["hf_checkpoint"] == str(tmp_path / "made" / "model")
+    assert rows["prompt_data"] == str(bench.folder / "prompts.jsonl")
+
+
+def test_a_preset_yields_to_a_choice_that_makes_its_value_void(bench):
+    flags = dict.fromkeys(bench.needed, ...) | {"num_epoch": "2", "custom_rm_path": "a.b:c", "off_policy_correction": "none"}
+    resolution = bench.resolve("train", flags, preset="reverse")
+    rows = {row.option: row for row in resolution.rows}
+    assert resolution.config.reward.rm_type is None
+    assert resolution.derived.num_rollout == 512
+    assert rows["rm_type"].note == "rm_type = exact (preset reverse) yields to custom_rm_path = a.b:c (--custom-rm-path)"
+    assert "num_rollout = 240 (preset reverse) yields" in rows["num_rollout"].note
+
+
+def test_a_file_does_not_yield(bench):
+    found = bench.examine("train", {"num_rollout": ..., "num_epoch": "2"}, files=["num_rollout = 3"])
+    assert [problem.option for problem in found.problems] == ["num_rollout"]
+
+
+def test_none_takes_a_value_back(bench):
+    flags = {"num_rollout": "none", "num_epoch": "2"}
+    assert bench.resolve("train", flags, files=["num_rollout = 3"]).config.data.num_rollout is None
