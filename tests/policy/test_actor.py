@@ -1,12 +1,13 @@
 """The worker and its client: what crosses the process border, and what an error looks like on the other side."""
 
+import asyncio
 import pickle
 import subprocess
 import sys
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, RayTaskError, WorkerCrashedError
 
 from miles.errors import CheckpointError, PolicyError
 from miles.policy.actor import PolicyClient, PolicyWorker
@@ -15,14 +16,20 @@ from tests.policy.builders import PRESET, config, derived, rollout, sample
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture
-def worker():
-    """A worker in this process; the process's settings are put back."""
+@pytest.fixture(autouse=True)
+def process_settings():
+    """What a worker sets for its whole process is put back."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng():
-        yield PolicyWorker(config(deterministic=True), derived(4))
+        yield
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def worker():
+    """A worker in this process."""
+    return PolicyWorker(config(deterministic=True), derived(4))
 
 
 class Method:
@@ -31,7 +38,10 @@ class Method:
     def __init__(self, call):
         self.call = call
 
-    async def remote(self, *arguments):
+    def remote(self, *arguments):
+        return asyncio.ensure_future(self.run(arguments))
+
+    async def run(self, arguments):
         try:
             return pickle.loads(pickle.dumps(self.call(*pickle.loads(pickle.dumps(arguments)))))
         except Exception as error:  # noqa: BLE001 - Ray wraps every error
@@ -87,6 +97,9 @@ async def test_the_workers_own_errors_arrive_as_they_are(worker, tmp_path):
 class Broken:
     """Fails as no one expected."""
 
+    def start(self):
+        return None
+
     def train_on(self, batch):
         raise ZeroDivisionError("by zero")
 
@@ -96,19 +109,40 @@ async def test_an_unexpected_error_names_what_was_done():
         await PolicyClient(Handle(Broken())).train_on(some_rollout(), 0)
 
 
-class Dead:
+class Dead(Handle):
     """The handle of an actor whose process has ended."""
 
-    class save:  # noqa: N801, D106
-        @staticmethod
-        async def remote(folder):
-            raise ActorDiedError
+    class Call:
+        """Any of its methods."""
+
+        def remote(self, *arguments):
+            ended = asyncio.get_running_loop().create_future()
+            ended.set_exception(ActorDiedError())
+            ended.exception()  # read, so that an answer nobody waits for is no warning
+            return ended
+
+    def __getattr__(self, name):
+        return self.Call()
 
 
-async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path):
-    with pytest.raises(PolicyError, match="process ended while saving .*kept") as caught:
-        await PolicyClient(Dead()).save(tmp_path / "kept")
-    assert isinstance(caught.value.__cause__, ActorDiedError)
+@pytest.mark.parametrize("failure", [ActorDiedError(), WorkerCrashedError()])
+async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path, monkeypatch, failure):
+    monkeypatch.setattr(f"{__name__}.ActorDiedError", lambda: failure)
+    client = PolicyClient(Dead(None))
+    with pytest.raises(PolicyError, match="(process ended|Ray failed) while saving .*kept") as caught:
+        await client.save(tmp_path / "kept")
+    assert caught.value.__cause__ is failure
+    with pytest.raises(PolicyError, match="while starting"):
+        await client.info()
+
+
+async def test_a_model_that_cannot_be_loaded_is_said_by_info(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    client = PolicyClient(Handle(PolicyWorker(config(tmp_path), derived(4))))
+    with pytest.raises(PolicyError, match="cannot be loaded"):
+        await client.info()
+    with pytest.raises(PolicyError, match="the policy has no model"):
+        await client.export_weights(tmp_path / "weights")
 
 
 def test_a_batch_of_128_samples_is_a_few_tens_of_kilobytes():

@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig
 
 from miles.errors import CheckpointError
 from miles.policy.checkpoint import load_checkpoint, save_checkpoint
 from miles.policy.export import export_weights
 from miles.policy.trainer import Trainer
-from tests.policy.builders import PRESET, VOCAB, causal_lm, config, derived, policy_model, random_rollout
+from tests.policy.builders import PRESET, SHAPE, VOCAB, causal_lm, config, derived, policy_model, random_rollout
 
 pytestmark = pytest.mark.unit
 
@@ -148,6 +149,18 @@ def test_an_export_loads_in_transformers(tmp_path, family):
     assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
     assert sorted(path.name for path in (tmp_path / "version-1").iterdir()) == ["config.json", "model.safetensors"]
     assert [path.name for path in tmp_path.iterdir()] == ["version-1"]
+
+
+def test_an_export_whose_names_on_disk_are_others_loads_too(tmp_path):
+    sizes = {"moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2}
+    made = Qwen3MoeConfig(**SHAPE, **sizes)
+    AutoModelForCausalLM.from_config(made).save_pretrained(tmp_path / "source")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "source")
+    export_weights(model, tmp_path / "version-1")
+    names = safe_open(tmp_path / "version-1/model.safetensors", "pt").keys()
+    assert "model.layers.0.mlp.experts.0.down_proj.weight" in names
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "version-1")
+    assert all(map(torch.equal, loaded.state_dict().values(), model.state_dict().values()))
 
 
 def test_an_export_that_fails_leaves_nothing_behind(tmp_path):

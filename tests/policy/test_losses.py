@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from miles.errors import PolicyError
 from miles.policy.losses import LossSpec, normaliser, token_losses, token_weights
 from tests.policy.builders import config
 
@@ -126,3 +127,10 @@ def test_the_options_say_what_the_loss_is():
     made = LossSpec.from_config(config(eps_clip=0.1, off_policy_correction="tis", tis_clip=3.0, tis_clip_low=0.2))
     assert made == LossSpec("tis", "token-mean", 0.1, 0.1, 0.2, 3.0, 0.0, 16.0)
     assert LossSpec.from_config(config(eps_clip=0.1, eps_clip_high=0.3)).eps_high == 0.3
+
+
+def test_a_correction_without_a_loss_is_refused():
+    made = config()
+    other = made.model_copy(update={"algorithm": made.algorithm.model_copy(update={"off_policy_correction": "decoupled"})})
+    with pytest.raises(PolicyError, match="off_policy_correction = decoupled"):
+        LossSpec.from_config(other)

@@ -6,7 +6,7 @@ loop ──PolicyClient.train_on(Rollout)──► TrainBatch ──Ray──►
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
@@ -14,23 +14,39 @@ from miles.errors import MilesError, PolicyError
 from miles.policy.batch import TrainBatch
 from miles.types import Metrics, Rollout, StepReport
 
+if TYPE_CHECKING:
+    from miles.policy.trainer import Trainer
+
 T = TypeVar("T")
 
 
 class PolicyWorker:
-    """What runs in the actor: one trainer rank. Not changed by anyone but its caller, one call at a time."""
+    """What runs in the actor: one trainer rank, which takes one call at a time.
+
+    The model is loaded by ``start`` and not when the actor is made: Ray keeps only the text of what a constructor raises.
+    """
 
     def __init__(self, config: AnyConfig, derived: Derived) -> None:
+        self._config, self._derived = config, derived
+        self._started: Trainer | None = None
+
+    def start(self) -> None:
         """Prepare the process and load the model.
 
         Raises:
             PolicyError: as ``Trainer``.
         """
-        prepare_process(derived.device, seed=config.run.seed, deterministic=config.run.deterministic)
+        run = self._config.run
+        prepare_process(self._derived.device, seed=run.seed, deterministic=run.deterministic)
         from miles.policy.trainer import Trainer
 
-        self._trainer = Trainer(config, derived)
-        self._source = config.model.hf_checkpoint
+        self._started = Trainer(self._config, self._derived)
+
+    @property
+    def _trainer(self) -> "Trainer":
+        if self._started is None:
+            raise PolicyError("the policy has no model; it did not start. The first error of the run says why.")
+        return self._started
 
     def train_on(self, batch: TrainBatch) -> StepReport:
         """As ``Trainer.train_on_batch``."""
@@ -49,7 +65,7 @@ class PolicyWorker:
         """As ``save_checkpoint``."""
         from miles.policy.checkpoint import save_checkpoint
 
-        save_checkpoint(self._trainer, folder, self._source)
+        save_checkpoint(self._trainer, folder, self._config.model.hf_checkpoint)
 
     def load(self, folder: Path) -> None:
         """As ``load_checkpoint``."""
@@ -81,7 +97,7 @@ def prepare_process(device: str, *, seed: int, deterministic: bool) -> None:
 
 
 def start_policy(config: AnyConfig, derived: Derived, **actor_options: Any) -> "PolicyClient":
-    """Start the actor (``actor_options`` as for Ray's ``.options``) and return at once; ``PolicyClient.info`` waits for it."""
+    """Start the actor (``actor_options`` as for Ray's ``.options``) and return at once."""
     import ray
 
     model = config.model.model_copy(update={"hf_checkpoint": config.model.hf_checkpoint.absolute()})
@@ -93,8 +109,9 @@ class PolicyClient:
     """The policy, for the loops: each call is awaited on the caller's event loop; folders are absolute paths."""
 
     def __init__(self, actor: Any) -> None:
-        """``actor``: the handle of a ``PolicyWorker``."""
+        """Have the ``PolicyWorker`` behind the handle start; ``info`` waits for it."""
         self.actor = actor
+        self._started = actor.start.remote()
 
     async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Take the optimiser steps of one rollout.
@@ -118,7 +135,8 @@ class PolicyClient:
         await _answer(f"loading {folder}", self.actor.load.remote(folder))
 
     async def info(self) -> Metrics:
-        """As ``PolicyWorker.info``; returns once the model is loaded."""
+        """As ``PolicyWorker.info``; returns once the model is loaded, raises ``PolicyError`` if it cannot be."""
+        await _answer("starting", self._started)
         info: Metrics = await _answer("starting", self.actor.info.remote())
         return info
 
@@ -140,8 +158,9 @@ async def _answer(doing: str, call: Awaitable[T]) -> T:
             raise cause from error
         raise PolicyError(f"the policy failed while {doing}: {cause!r}. Its log in the run folder has the traceback.") from error
     except RayActorError as error:
+        first_line = str(error).splitlines()[0]
         raise PolicyError(
-            f"the policy's process ended while {doing}: {error}. If the machine was out of memory, lower --max-tokens-per-gpu."
+            f"the policy's process ended while {doing}: {first_line} If the machine was out of memory, lower --max-tokens-per-gpu."
         ) from error
     except RayError as error:
         raise PolicyError(f"Ray failed while {doing} with the policy: {error}. See `ray status`.") from error

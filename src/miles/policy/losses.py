@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from miles.config.commands import AnyConfig
+from miles.errors import PolicyError
 
-Correction = Literal["none", "rollout-logprobs", "tis", "icepop", "decoupled"]
+Correction = Literal["none", "rollout-logprobs", "tis", "icepop"]
 Aggregation = Literal["token-mean", "sequence-mean", "sequence-sum-over-constant"]
 
 LOG_RATIO_LIMIT = 20.0
@@ -45,8 +46,16 @@ class LossSpec:
 
     @classmethod
     def from_config(cls, config: AnyConfig) -> "LossSpec":
-        """The spec that the options ask for; the constant is ``rollout_max_response_len``, as in Dr. GRPO."""
+        """The spec that the options ask for; the constant is ``rollout_max_response_len``, as in Dr. GRPO.
+
+        Raises:
+            PolicyError: the correction is one that this loss does not have.
+        """
         chosen = config.algorithm
+        if chosen.off_policy_correction == "decoupled":
+            raise PolicyError(
+                "off_policy_correction = decoupled is not available yet. Choose tis, icepop, rollout-logprobs or none."
+            )
         return cls(
             correction=chosen.off_policy_correction,
             aggregation=chosen.loss_aggregation,
