@@ -69,7 +69,7 @@ class Bench:
 def flag(name, value):
     option = option_table().get(name)
     if option is None:
-        return FlagValue(value, name)
+        return FlagValue(value, "--" + name.replace("_", "-"))
     return FlagValue(value, option.negative_flag if value is False else option.flag)
 
 

@@ -75,7 +75,7 @@ class _Reader:
         option = find_option(path[-1])
         if path == ("description",) and self.kind is OriginKind.PRESET:
             return False
-        if option is None:
+        if option is None or (isinstance(value, Mapping) and not option.shape.pairs):
             self.refuse(path, value, *_unknown_words(path, value))
             return False
         if not _may_stand_in(option, path[:-1]):
