@@ -282,6 +282,38 @@ def test_closing_sends_flights_back_and_keeps_finished_groups_buffered() -> None
     assert counts["ledger/issued"] == 4
 
 
+@pytest.mark.parametrize("num_turns", range(6))
+def test_closing_at_any_turn_of_the_loop_leaves_nothing_in_flight(num_turns: int) -> None:
+    """Also groups whose task is cancelled before its first step."""
+
+    async def main(setup: RolloutFnInput) -> Mapping[str, float]:
+        fn = FullyAsyncRolloutFn(setup)
+        call = asyncio.ensure_future(fn(0, 0))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        await fn.close()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        return setup.ledger.counts()
+
+    counts = run_virtual(main(given(SimulatedGenerator(1), FullyAsync(no_progress_seconds=QUIET))))
+    assert counts["ledger/in_flight"] == 0
+    assert counts["ledger/waiting"] == counts["ledger/issued"]
+
+
+def test_room_in_the_buffer_is_used_while_the_policy_trains() -> None:
+    async def main(setup: RolloutFnInput) -> float:
+        fn = FullyAsyncRolloutFn(setup)
+        await fn(0, 0)
+        await asyncio.sleep(0)
+        in_flight = setup.ledger.counts()["ledger/in_flight"]
+        await fn.close()
+        return in_flight
+
+    options = FullyAsync(max_weight_staleness=2, async_data_buffer_capacity_factor=1.0, no_progress_seconds=QUIET)
+    assert run_virtual(main(given(SimulatedGenerator(1), options, batch_size=3))) == 3
+
+
 def test_a_cancelled_call_loses_nothing_and_the_next_one_goes_on() -> None:
     async def main(setup: RolloutFnInput) -> list[int]:
         fn = FullyAsyncRolloutFn(setup)

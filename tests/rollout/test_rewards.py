@@ -3,6 +3,8 @@
 import asyncio
 import math
 import os
+import subprocess
+import sys
 import time
 from fractions import Fraction
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from miles.config.options.reward import RewardOptions
 from miles.errors import ConfigError, RewardError
 from miles.rollout.build import build_rewards
+from miles.rollout.reward_worker import pack
 from miles.rollout.reward_workers import RewardWorkers
 from miles.rollout.rewards import AsyncJudge, CustomReward, ExactReward, is_async, scored
 from miles.types import Prompt, Sample, SampleStatus
@@ -193,6 +196,17 @@ async def test_a_plain_group_reward_and_a_cancelled_call() -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     await hanging.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_process_ends_with_its_driver_even_in_the_middle_of_a_call() -> None:
+    command = [sys.executable, "-m", "miles.rollout.reward_worker", f"{__name__}:plain"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as worker:
+        assert worker.stdin is not None
+        worker.stdin.write(pack((sample(text="hang"), prompt())))
+        worker.stdin.close()
+        assert worker.wait(timeout=50) == 0
 
 
 @pytest.mark.timeout(60)
