@@ -95,7 +95,7 @@ class LiveReporter:
         self._resolution, self._console, self._now = resolution, console, now
         self._progress = RunProgress(now())
         self._stage = ""
-        self._live = Live(console=console, refresh_per_second=4, get_renderable=self.picture, transient=True)
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self.picture)
         self._live.start()
 
     def stage(self, text: str) -> None:
@@ -114,7 +114,8 @@ class LiveReporter:
         self._console.print(Text(text, style="yellow"))
 
     def finished(self, summary: RunSummary) -> None:
-        """Replace the picture by its last state and the summary."""
+        """Replace the picture by the summary."""
+        self._live.transient = True
         self.close()
         from rich import box
         from rich.panel import Panel
@@ -128,7 +129,7 @@ class LiveReporter:
         self._console.print("\n".join(next_lines(summary, self._resolution)), markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Stop redrawing."""
+        """Stop redrawing; where a run ended without a summary, the last picture says how far it came."""
         self._live.stop()
 
     def picture(self) -> "RenderableType":

@@ -58,7 +58,7 @@ def show_overview(preset: str | None, config: list[str] | None, format: str) -> 
         _say(_console(), _looked_at(sources))
     _print(found, needed, format)
     if for_people:
-        _say(_console(), ["", "The same with options: miles config show train …   or: miles config show train-async …"])
+        _say(_console(), ["", "with options:", "  miles config show train …", "  miles config show train-async …"])
 
 
 def list_presets() -> None:

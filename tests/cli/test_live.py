@@ -158,6 +158,19 @@ def test_the_picture_shows_what_is_known_and_fits(width: int) -> None:
     assert max(len(line) for line in later.splitlines()) <= width
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_last_picture_stays_only_where_no_summary_follows(ended: bool) -> None:
+    console = screen(80)
+    reporter = LiveReporter(resolution("train"), console, FakeTime())
+    reporter.progress(row(0), 1, 7)
+    if ended:
+        reporter.finished(summary(0))
+    reporter.close()
+    last = text_of(console).rpartition("\x1b[1A\x1b[2K")[2]  # after the last line that was wiped
+    assert ("done after 12 rollouts" in last) == ended
+    assert ("rollout 1/7" in last) == (not ended)
+
+
 def test_a_sync_run_shows_no_staleness() -> None:
     console = Console(file=io.StringIO(), width=80)
     reporter = PlainReporter(resolution("train"), console, FakeTime())
