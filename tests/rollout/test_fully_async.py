@@ -244,6 +244,27 @@ def test_a_failed_group_fails_the_waiting_call_at_once() -> None:
     assert setup.ledger.counts()["ledger/waiting"] == setup.ledger.issued
 
 
+def test_a_group_admitted_in_the_very_moment_of_a_failure_goes_back_too() -> None:
+    """Its task is cancelled before its first step, so that none of its own code runs."""
+
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(1)
+        if asked.index == 1:
+            raise EngineError("lost")
+        return group(asked.index, version)
+
+    async def main(setup: RolloutFnInput) -> Mapping[str, float]:
+        fn = FullyAsyncRolloutFn(setup)
+        with pytest.raises(RolloutError, match="lost"):
+            await fn(0, 0)
+        await fn.close()
+        return setup.ledger.counts()
+
+    counts = run_virtual(main(given(generate, FullyAsync(async_max_concurrent_samples=4, no_progress_seconds=QUIET))))
+    assert counts["ledger/issued"] == 3
+    assert (counts["ledger/in_flight"], counts["ledger/buffered"], counts["ledger/waiting"]) == (0, 1, 2)
+
+
 def test_a_failure_between_calls_fails_the_next_one_even_if_a_batch_is_there() -> None:
     async def generate(asked: Prompt, version: int) -> Group:
         await asyncio.sleep(1 if asked.index < 4 else 20)
@@ -284,8 +305,6 @@ def test_closing_sends_flights_back_and_keeps_finished_groups_buffered() -> None
 
 @pytest.mark.parametrize("num_turns", range(6))
 def test_closing_at_any_turn_of_the_loop_leaves_nothing_in_flight(num_turns: int) -> None:
-    """Also groups whose task is cancelled before its first step."""
-
     async def main(setup: RolloutFnInput) -> Mapping[str, float]:
         fn = FullyAsyncRolloutFn(setup)
         call = asyncio.ensure_future(fn(0, 0))
