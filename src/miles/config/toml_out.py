@@ -40,12 +40,14 @@ def _header(resolution: Resolution) -> Iterator[str]:
 
 def _table_of(option: Option, resolution: Resolution) -> str:
     """Where an option stands: at the top if both commands mean the same by it, else where only its owner reads it."""
-    home = home_table(option_table()[option.name])
-    owners = option_table()[option.name].owners
-    defaults = {str(owner.option_set.model_fields[option.name].default) for owner in owners}
-    if home or len(defaults) == 1:
+    known = option_table()[option.name]
+    home = home_table(known)
+    if home:
         return home
-    return resolution.command
+    defaults = {str(owner.option_set.model_fields[option.name].default) for owner in known.owners}
+    conditions = [option_table()[other] for other in known.meta.counts_when]
+    at_top = len(defaults) == 1 and not any(_table_of(other, resolution) for other in conditions)
+    return "" if at_top else resolution.command
 
 
 def _line(option: Option, view: View, row: Row) -> str:
