@@ -160,7 +160,7 @@ async def _answer(doing: str, call: Awaitable[T]) -> T:
     except RayActorError as error:
         first_line = str(error).splitlines()[0]
         raise PolicyError(
-            f"the policy's process ended while {doing}: {first_line} If the machine was out of memory, lower --max-tokens-per-gpu."
+            f"the policy's process ended while {doing}: {first_line} If memory ran out, lower --max-tokens-per-gpu."
         ) from error
     except RayError as error:
         raise PolicyError(f"Ray failed while {doing} with the policy: {error}. See `ray status`.") from error
