@@ -195,7 +195,11 @@ class SimulatedEngine:
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         self.calls.append(list(requests))
-        await asyncio.sleep(self.seconds)
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.aborted += [request.rid for request in requests]
+            raise
         if self.error is not None:
             raise self.error
         return [self.answer(request) for request in requests]

@@ -83,7 +83,7 @@ def test_what_is_measured() -> None:
         "rollout/num_tokens": 16,
         "rollout/truncated_ratio": pytest.approx(1 / 3),
         "rollout/reward_failed": 2,
-        "rollout/zero_std/share": pytest.approx(1 / 3),
+        "rollout/zero_std/share": pytest.approx(2 / 3),
         "rollout/spans_versions_share": pytest.approx(1 / 6),
     }
 

@@ -115,24 +115,15 @@ def test_a_cancelled_group_is_aborted() -> None:
 def test_one_failed_request_ends_the_others() -> None:
     class OneFails(SimulatedEngine):
         async def generate(self, requests: Any) -> list[Answer]:
-            self.calls.append(list(requests))
-            await asyncio.sleep(2 if len(self.calls) == 2 else 9)
-            raise EngineError("engine 1: out of memory")
+            if len(self.calls) == 1:
+                self.calls.append(list(requests))
+                raise EngineError("engine 1: out of memory")
+            return await super().generate(requests)
 
     engine = OneFails()
     with pytest.raises(EngineError, match="out of memory"):
         run_virtual(generator(engine, granularity="sample")(prompt(), 0))
-    assert len(engine.aborted) == 3
-
-
-def test_an_engine_that_cannot_even_abort_leaves_the_first_error_in_charge() -> None:
-    class Dead(SimulatedEngine):
-        async def abort(self, rids: Any) -> None:
-            await asyncio.sleep(1e6)
-
-    with pytest.raises(EngineError, match="gone") as caught:
-        run_virtual(generator(Dead(error=EngineError("gone")))(prompt(), 0))
-    assert "could not be aborted either" in caught.value.__notes__[0]
+    assert len(engine.aborted) == 2
 
 
 def test_every_attempt_has_names_of_its_own() -> None:

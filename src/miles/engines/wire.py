@@ -68,6 +68,8 @@ class EngineApi(Protocol):
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         """Answers in the order of the requests; all go to one engine as one HTTP request.
 
+        Cancelling the call ends its requests at the engine.
+
         Raises:
             EngineError: the engine refused or failed; carries its own words.
         """

@@ -3,7 +3,8 @@
     Prompt ──requests (rid, seed)──► engine ──Answer × n──► Sample × n ──rewards──► Group
 
 Each sample has a seed of its own that depends on the run's seed and the sample's place alone, so that an answer does not
-depend on when, where or beside what it was sampled. Whatever ends a group early also ends its requests at the engine.
+depend on when, where or beside what it was sampled. Whatever ends a group early cancels its calls, which ends its requests
+at the engine.
 """
 
 import asyncio
@@ -21,7 +22,6 @@ from miles.rollout.prompt_lines import Tokenizer
 from miles.rollout.rewards import Rewards
 from miles.types import Group, Prompt, Sample, SampleStatus
 
-ABORT_TIMEOUT_SECONDS: Final = 10.0
 STATUS_OF: Final[dict[FinishReason, SampleStatus]] = {
     "stop": SampleStatus.COMPLETED,
     "length": SampleStatus.TRUNCATED,
@@ -32,8 +32,8 @@ T = TypeVar("T")
 GenerateFn = Callable[[EngineApi, Prompt, SamplingParams, str], Coroutine[Any, Any, Answer]]
 """Your generate function: ``async (engine, prompt, sampling, rid) -> Answer``.
 
-It samples one answer with ``sampling`` (which carries this sample's seed). Requests it sends to the engine should be
-named ``rid``, so that they are aborted with the group; the answer's ids, log-probs and spans cover the response alone.
+It samples one answer with ``sampling`` (which carries this sample's seed); the answer is named ``rid``, and its ids,
+log-probs and spans cover the response alone. It is cancelled with its group.
 """
 
 
@@ -108,11 +108,8 @@ class SingleTurnGroupGenerator:
         try:
             async with asyncio.timeout(limit):
                 return await self._ask(prompt, requests)
-        except BaseException as error:
-            await self._abort([request.rid for request in requests], error)
-            if isinstance(error, TimeoutError):
-                raise TimeoutError(f"group {prompt.index} took longer than {limit:g} s (--rollout-timeout-seconds)") from error
-            raise
+        except TimeoutError as error:
+            raise TimeoutError(f"group {prompt.index} took longer than {limit:g} s (--rollout-timeout-seconds)") from error
 
     async def _ask(self, prompt: Prompt, requests: Sequence[GenerateRequest]) -> list[Answer]:
         generate = self._generate
@@ -122,13 +119,6 @@ class SingleTurnGroupGenerator:
             return await self._engine.generate(requests)
         single = await concurrently([self._engine.generate([request]) for request in requests])
         return [answer for answers in single for answer in answers]
-
-    async def _abort(self, rids: Sequence[str], cause: BaseException) -> None:
-        try:
-            async with asyncio.timeout(ABORT_TIMEOUT_SECONDS):
-                await self._engine.abort(rids)
-        except (EngineError, TimeoutError) as error:
-            cause.add_note(f"its requests could not be aborted either: {error!r}")
 
     def _sample(self, prompt: Prompt, place: int, request: GenerateRequest, answer: Answer) -> Sample:
         check_answer(request, answer)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from miles.rollout.filters import has_reward_spread
 from miles.rollout.ledger import DropReason
 from miles.types import Group, Metrics, Sample, SampleStatus, mean, staleness
 
@@ -10,6 +11,7 @@ def batch_metrics(groups: Sequence[Group]) -> Metrics:
     """Rewards, lengths and endings of a batch.
 
     ``rollout/raw_reward`` is the mean over samples that got a reward; ``rollout/num_tokens`` counts response tokens;
+    ``rollout/zero_std/share`` is the share of groups whose rewards are all equal, so that no sample has an advantage;
     ``rollout/spans_versions_share`` is the share of samples whose tokens come from more than one weight version.
     """
     samples = [sample for group in groups for sample in group.samples]
@@ -22,14 +24,9 @@ def batch_metrics(groups: Sequence[Group]) -> Metrics:
         "rollout/num_tokens": sum(lengths),
         "rollout/truncated_ratio": mean([float(sample.status is SampleStatus.TRUNCATED) for sample in samples]),
         "rollout/reward_failed": float(sum(sample.status is SampleStatus.FAILED for sample in samples)),
-        "rollout/zero_std/share": mean([float(has_equal_rewards(group)) for group in groups]),
+        "rollout/zero_std/share": mean([float(not has_reward_spread(group)) for group in groups]),
         "rollout/spans_versions_share": mean([float(spans_versions(sample)) for sample in samples]),
     }
-
-
-def has_equal_rewards(group: Group) -> bool:
-    """Whether all samples got the same reward, so that none has an advantage."""
-    return len({sample.reward for sample in group.samples}) <= 1
 
 
 def spans_versions(sample: Sample) -> bool:
