@@ -82,7 +82,7 @@ def test_the_top_layer_wins_and_the_chain_is_whole(bench, variant, tmp_path, mon
     monkeypatch.setattr(presets, "PRESETS", tmp_path)
 
     @given(stacks(variant))
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def law(stack):
         sources = sources_of(bench, stack, selectors, tmp_path)
         assert not layers.gather(command, sources).problems

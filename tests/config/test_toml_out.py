@@ -44,7 +44,7 @@ def test_the_same_configuration_comes_back(bench, variant, tmp_path):
     command, selectors = VARIANTS[variant]
 
     @given(st.fixed_dictionaries({}, optional=SETTINGS | OWN[variant]))
-    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def law(flags):
         if flags.get("label_key") == "none":
             flags |= {"rm_type": "none", "custom_rm_path": "a.b:c"}

@@ -28,25 +28,20 @@ class Facts:
 
 
 def read_facts(hf_checkpoint: Path, prompt_data: Path, environ: Mapping[str, str]) -> Facts:
-    """The facts of a model folder, a prompt file and this machine.
-
-    Raises:
-        ConfigError: a file cannot be read.
-    """
-    return Facts(count_lines("prompt_data", prompt_data), read_context_len(hf_checkpoint), has_nvidia_driver(environ))
+    """The facts of a model folder, a prompt file (both are known to be readable) and this machine."""
+    return Facts(count_lines(prompt_data), read_context_len(hf_checkpoint), has_nvidia_driver(environ))
 
 
-def count_lines(option: str, path: Path) -> int:
-    """Lines that are not blank.
+def count_lines(path: Path) -> int:
+    """Lines that are not blank."""
+    with path.open("rb") as file:
+        return sum(1 for line in file if not line.isspace())
 
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return sum(1 for line in file if not line.isspace())
-    except OSError as error:
-        raise ConfigError([Problem(option, str(path), "", f"cannot be read: {error.strerror}", "Correct the path")]) from error
+
+def has_lines(path: Path) -> bool:
+    """Whether any line is not blank."""
+    with path.open("rb") as file:
+        return any(not line.isspace() for line in file)
 
 
 def read_model_config(hf_checkpoint: Path) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from miles.config.checks import Check, Find
 from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, device_of, engine_of
-from miles.config.facts import Facts, count_lines, read_model_config
+from miles.config.facts import Facts, has_lines, read_model_config
 from miles.config.registry import option_table
 from miles.config.view import View
 from miles.errors import ConfigError, Problem
@@ -45,10 +45,10 @@ def _file_problems(view: View, option: str, path: Path, label: str) -> Iterator[
         yield view.problem(option, f"{label}is a folder: {path}", remedy)
     else:
         try:
-            if not count_lines(option, path):
+            if not has_lines(path):
                 yield view.problem(option, f"{label}the file is empty: {path}", remedy)
-        except ConfigError as error:
-            yield view.problem(option, f"{label}{error.problems[0].why}", error.problems[0].remedy)
+        except OSError as error:
+            yield view.problem(option, f"{label}cannot be read ({error.strerror}): {path}", "Correct the path or its permissions")
 
 
 def no_file_at(name: str) -> Find:
