@@ -1,6 +1,7 @@
 """What a server that speaks SGLang's native HTTP API must do, whatever it is.
 
-Run against the embedded engine on four models, and against ``MILES_CONFORMANCE_ADDRESS`` if that is set.
+Run against the embedded engine on four models, and against ``MILES_CONFORMANCE_ADDRESS`` if that is set (sglang 0.5.23
+passed all of it on a CPU). What is asked of the embedded engine alone is in ``test_serving.py``.
 """
 
 import asyncio
@@ -127,26 +128,18 @@ async def test_stops(http: Http) -> None:
 
 
 async def test_stop_strings_are_cut_from_the_text(http: Http) -> None:
-    plain = await http.generate(PROMPT, max_new_tokens=40, temperature=1.0, sampling_seed=5, ignore_eos=True)
+    same = {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}
+    plain = await http.generate(PROMPT, **same)
     text = plain["text"]
-    stop = text[10:12]
+    stop = text[1:3]
     place = text.index(stop)
-    same = {"max_new_tokens": 40, "temperature": 1.0, "sampling_seed": 5, "ignore_eos": True}
     answer = await http.generate(PROMPT, stop=stop, **same)
     assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
     assert answer["text"] == text[:place]
     assert answer["output_ids"] == plain["output_ids"][: len(answer["output_ids"])]
+    assert len(answer["output_ids"]) < 40
     kept = await http.generate(PROMPT, stop=["never in it", stop], no_stop_trim=True, **same)
     assert kept["text"] == text[: place + len(stop)]
-
-
-async def test_a_seed_fixes_the_answer(http: Http) -> None:
-    same = {"max_new_tokens": 12, "sampling_seed": 7, "ignore_eos": True}
-    first, again = await http.generate([PROMPT, PROMPT], **same), await http.generate(PROMPT, **same)
-    assert first[0]["output_ids"] == first[1]["output_ids"] == again["output_ids"]
-    other = await http.generate(PROMPT, **(same | {"sampling_seed": 8}))
-    fresh = await http.generate([PROMPT] * 4, max_new_tokens=12, ignore_eos=True)
-    assert len({tuple(a["output_ids"]) for a in [again, other, *fresh]}) > 2
 
 
 async def test_abort_one_returns_what_was_sampled(http: Http) -> None:
@@ -233,7 +226,6 @@ async def test_health(http: Http) -> None:
         {"input_ids": PROMPT, "sampling_params": {"no_such": 1}},
         {"input_ids": [5] * 100_000, "sampling_params": {"max_new_tokens": 1}},
         {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 100_000}},
-        {"input_ids": [100_000_000], "sampling_params": {"max_new_tokens": 1}},
         {"sampling_params": {}},
         {"input_ids": [PROMPT, PROMPT], "rid": ["a", "a"]},
     ],
