@@ -1,6 +1,8 @@
 """The engine in a Ray actor: it serves, says when it ends, and dies with its owner."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,16 @@ async def test_the_plain_class_serves(model_folder: Path) -> None:
     with pytest.raises(EngineError):
         await client.generate([REQUEST])
     await client.close()
+
+
+@pytest.mark.unit
+def test_importing_it_loads_neither_ray_nor_torch() -> None:
+    modules = "miles.engines.actor, miles.engines.client, miles.engines.fleet"
+    code = f"import sys, {modules}; print({{'ray', 'torch'}} & {{*sys.modules}})"
+        "import sys, miles.engines.actor, miles.engines.client, miles.engines.fleet; print({*sys.modules} & {'ray', 'torch'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.fixture(scope="module")

@@ -100,6 +100,11 @@ def test_a_context_that_the_model_does_not_have_is_refused(model_folder: Path, c
         pass
 
 
+def test_a_cache_that_does_not_fit_is_refused(model_folder: Path) -> None:
+    with pytest.raises(EngineError, match=r"KV cache of \d+ slots × 512 tokens needs .* GiB are free\. Use fewer slots"):
+        load_model(str(model_folder)).new_cache(10**9, 512)
+
+
 def test_a_taken_port_is_a_sentence(model_folder: Path) -> None:
     with running(options_for(model_folder)) as address:
         port = int(address.rsplit(":", 1)[1])

@@ -1,11 +1,14 @@
-"""An embedded engine as a Ray actor: one process that ends when its owner does."""
+"""An embedded engine as a Ray actor: one process that ends when its owner does.
 
-from typing import Any
+Importing this module loads neither Ray nor torch: whoever starts engines needs the one only then, and never the other.
+"""
 
-from transformers.utils.logging import disable_progress_bar
+from typing import TYPE_CHECKING, Any
 
 from miles.engines.embedded.options import EmbeddedOptions
-from miles.engines.embedded.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from miles.engines.embedded.server import EmbeddedServer
 
 
 class EngineActor:
@@ -41,6 +44,10 @@ class EngineActor:
         Raises:
             EngineError: the model cannot be served.
         """
+        from transformers.utils.logging import disable_progress_bar
+
+        from miles.engines.embedded.server import EmbeddedServer
+
         disable_progress_bar()
         self._server = EmbeddedServer(self._options)
         return await self._server.start()
@@ -56,10 +63,7 @@ class EngineActor:
 
 
 def remote_engine_actor(**options: Any) -> Any:
-    """``EngineActor`` as a Ray actor class; ``options`` are Ray's (``num_cpus``, ``runtime_env``, scheduling, …).
-
-    Ray is imported here, so that the class can be used without it.
-    """
+    """``EngineActor`` as a Ray actor class; ``options`` are Ray's (``num_cpus``, ``runtime_env``, scheduling, …)."""
     import ray
 
     return ray.remote(**{"num_cpus": 1, "max_restarts": 0, **options})(EngineActor)

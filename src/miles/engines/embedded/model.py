@@ -1,10 +1,12 @@
 """A transformers causal language model in float32, ready for the slot cache."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -36,10 +38,21 @@ class LoadedModel:
         return int(self.config.vocab_size)
 
     def new_cache(self, num_slots: int, context_len: int) -> SlotCache:
-        """An empty cache for this model."""
+        """An empty cache for this model.
+
+        Raises:
+            EngineError: it would not fit into memory.
+        """
         config = self.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return SlotCache(config.num_hidden_layers, num_slots, config.num_key_value_heads, context_len, head_dim)
+        shape = (config.num_hidden_layers, num_slots, config.num_key_value_heads, context_len, head_dim)
+        needed, free = 2 * math.prod(shape) * torch.float32.itemsize, psutil.virtual_memory().available
+        if needed > free:
+            raise EngineError(
+                f"The KV cache of {num_slots} slots × {context_len} tokens needs {needed / 2**30:.1f} GiB, "
+                f"{free / 2**30:.1f} GiB are free. Use fewer slots or a shorter context."
+            )
+        return SlotCache(*shape)
 
     @torch.inference_mode()
     def hidden_states(self, input_ids: Tensor, positions: Tensor, mask: Tensor | None, cache: SlotCache) -> Tensor:
