@@ -127,6 +127,24 @@ def test_a_preset_yields_to_a_choice_that_makes_its_value_void(bench):
     assert resolution.derived.num_rollout == 512
     assert rows["rm_type"].note == "rm_type = exact (preset reverse) yields to custom_rm_path = a.b:c (--custom-rm-path)"
     assert "num_rollout = 240 (preset reverse) yields" in rows["num_rollout"].note
+    assert [str(origin) for origin, _ in rows["rm_type"].chain] == ["default"]
+
+
+def test_a_preset_does_not_yield_to_itself(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "preset.toml").write_text("num_rollout = 3\nnum_epoch = 2\n")
+    found = bench.examine("train", {"num_rollout": ...}, preset="made")
+    assert [problem.option for problem in found.problems] == ["num_rollout"]
+
+
+def test_a_preset_may_set_what_has_no_effect_in_one_schedule(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "preset.toml").write_text("tis_clip = 3\n")
+    sync = {row.option: row for row in bench.resolve("train", preset="made").rows}["tis_clip"]
+    assert (sync.value, sync.note) == ("2.0", "tis_clip = 3 (preset made) is set aside: it has no effect here")
+    assert bench.resolve("train-async", preset="made").config.algorithm.tis_clip == 3
 
 
 def test_a_file_does_not_yield(bench):

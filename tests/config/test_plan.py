@@ -111,7 +111,7 @@ def test_user_code_that_does_not_fit_is_refused_all_at_once(bench, user_code):
     said = {problem.option: str(problem) for problem in caught.value.problems}
     assert "takes (sample), but is called with (sample, prompt)" in said["custom_rm_path"]
     assert "= made_code:plain (--custom-generate-function-path): is not async" in said["custom_generate_function_path"]
-    assert "is a int and cannot be called" in said["rollout_function_path"]
+    assert "is no function or class but of type int" in said["rollout_function_path"]
     assert "there is no module gone" in said["dynamic_sampling_filter_path"]
 
 

@@ -81,7 +81,11 @@ def _check(option: str, path: str, origin: str) -> UserCode:
     wanted = f"({', '.join(call.arguments)})"
     if not callable(loaded):
         raise _refused(
-            option, path, origin, f"is a {type(loaded).__name__} and cannot be called", f"Give something called with {wanted}"
+            option,
+            path,
+            origin,
+            f"is no function or class but of type {type(loaded).__name__}",
+            f"Give something called with {wanted}",
         )
     signature = _signature(loaded)
     if signature is not None:
