@@ -1,6 +1,6 @@
 """The nouns that the parts of miles exchange: prompt, sample, group, rollout, staleness.
 
-    Prompt ──engine──► Sample × n = Group ──ledger──► Rollout ──policy──► StepReport
+Prompt ──engine──► Sample × n = Group ──ledger──► Rollout ──policy──► StepReport
 """
 
 from collections.abc import Mapping, Sequence

@@ -95,7 +95,9 @@ class LiveReporter:
         self._resolution, self._console, self._now = resolution, console, now
         self._progress = RunProgress(now())
         self._stage = ""
-        self._live = Live(console=console, refresh_per_second=4, get_renderable=self.picture)
+        self._live = Live(
+            console=console, refresh_per_second=4, get_renderable=self.picture, redirect_stdout=False, redirect_stderr=False
+        )
         self._live.start()
 
     def stage(self, text: str) -> None:

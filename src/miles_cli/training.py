@@ -1,5 +1,6 @@
 """``miles train`` and ``miles train-async``: resolve, print, and either stop there (``--dry-run``) or run."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from miles.config.resolution import Resolution
@@ -22,7 +23,7 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
     from miles.config.resolve import resolve
 
     resolution = resolve(command, sources_of(typed, preset, config))
-    console = Console(highlight=False)
+    console = Console(file=sys.stdout, highlight=False)  # its own stream: a run redirects what libraries print
     _print_configuration(resolution, console, brief=console.is_terminal and not dry_run)
     if dry_run:
         _print_plan(resolution, console)

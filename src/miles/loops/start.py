@@ -6,7 +6,6 @@ folder ─► Ray ─► engines and trainer ─► rollout side ─► loop ─
 
 import asyncio
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,10 +13,12 @@ from typing import Literal
 from miles.clock import WallClock
 from miles.config.dotted import load_dotted
 from miles.config.resolution import Resolution
+from miles.config.user_code import check_user_code
 from miles.engines.fleet import EngineFleet
 from miles.engines.wire import PauseMode
 from miles.errors import MilesError
-from miles.loops.evaluate import BoundEvaluator, EvalDataset
+from miles.loops.data import RunData, load_data
+from miles.loops.evaluate import BoundEvaluator
 from miles.loops.parts import Cadence, Parts, StopFlag
 from miles.loops.processes import Processes, processes
 from miles.loops.records import CheckpointSaver, RunJournal
@@ -27,14 +28,15 @@ from miles.loops.schedules import run_schedule
 from miles.loops.signals import Interrupts, handling
 from miles.loops.watch import until_done
 from miles.placement.cluster import Cluster, open_cluster
+from miles.placement.logs import stray_output_to
 from miles.placement.map import seats
-from miles.rollout.build import RolloutSide, build_rollout, eval_generator, prompt_source
+from miles.rollout.build import RolloutSide, build_rollout, eval_generator
 from miles.rollout.ledger import Ledger
-from miles.rollout.prompts import Tokenizer
 from miles.tracking.metrics_file import MetricsFile
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder
 from miles.tracking.trace import Trace
+from miles.weights.folder import weights_folder
 from miles.weights.publish import DiskPublisher
 
 RESCUE_SECONDS = 60.0
@@ -46,6 +48,7 @@ class Attempt:
 
     resolution: Resolution
     reporter: Reporter
+    data: RunData
     folder: RunFolder
     start: Start
     journal: RunJournal
@@ -63,6 +66,8 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
     """
     clock, config = WallClock(), resolution.config
     began = clock.now()
+    check_user_code(resolution)
+    data = load_data(config, resolution.derived)
     folder = open_run_folder(config.run.run_dir, config.model.save, resolution.command)
     lock = lock_run_folder(folder)
     try:
@@ -75,9 +80,10 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
         with MetricsFile(folder.path) as metrics:
             journal = RunJournal(metrics, reporter, resolution.derived.num_rollout)
             trace = Trace(folder.path / "trace.json", clock)
-            attempt = Attempt(resolution, reporter, folder, start, journal, trace, clock)
+            attempt = Attempt(resolution, reporter, data, folder, start, journal, trace, clock)
             try:
-                exit_code = on_cluster(attempt)
+                with stray_output_to(folder.logs / "driver.log"):
+                    exit_code = on_cluster(attempt)
             finally:
                 trace.close()
         reporter.finished(summary_of(attempt, exit_code, clock.now() - began))
@@ -114,23 +120,21 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
     """Start the processes, build the parts, run the loop."""
     config, derived, reporter = attempt.resolution.config, attempt.resolution.derived, attempt.reporter
     reporter.stage("starting engines and the policy")
-    tokenizer_task = asyncio.create_task(asyncio.to_thread(load_tokenizer, config.model.hf_checkpoint))
     async with processes(config, derived, cluster, attempt.folder.logs) as running:
-        tokenizer = await tokenizer_task
-        restored = Ledger.restore(attempt.start.state.ledger) if attempt.start.checkpoint else Ledger()
-        state = attempt.start.state
+        state, data = attempt.start.state, attempt.data
+        restored = Ledger.restore(state.ledger) if attempt.start.checkpoint else Ledger()
         side = build_rollout(
-            config, derived, tokenizer, running.engines, attempt.clock, reporter.note,
-            first_rollout_id=state.rollouts_done, weight_version=state.weight_version, ledger=restored,
+            config, derived, data.tokenizer, running.engines, attempt.clock, reporter.note,
+            first_rollout_id=state.rollouts_done, weight_version=state.weight_version, ledger=restored, source=data.prompts,
         )  # fmt: skip
         try:
-            with shared_folder() as weights:
-                await train(attempt, running, side, tokenizer, Path(weights))
+            with weights_folder() as weights:
+                await train(attempt, running, side, weights)
         finally:
             await side.close()
 
 
-async def train(attempt: Attempt, running: Processes, side: RolloutSide, tokenizer: Tokenizer, weights: Path) -> None:
+async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights: Path) -> None:
     """The loop, watched; after a failure what is trained is saved."""
     resolution, state = attempt.resolution, attempt.start.state
     timeout = resolution.config.engine.update_weights_timeout_seconds
@@ -139,7 +143,7 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, tokeniz
         attempt.reporter.stage(f"loading {attempt.start.checkpoint.name}")
         await running.policy.load(attempt.start.checkpoint)
         await publisher.publish(state.weight_version)
-    evaluator = make_evaluator(resolution, running.engines, side, tokenizer)
+    evaluator = make_evaluator(resolution, running.engines, side, attempt.data)
     saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)
     parts = Parts(side.fn, side.ledger, running.policy, publisher, evaluator, saver, attempt.journal)
     run = Run(
@@ -171,19 +175,13 @@ async def rescue(run: Run, reporter: Reporter) -> None:
     reporter.note(f"the state after rollout {run.rollouts_done - 1} is saved")
 
 
-def make_evaluator(
-    resolution: Resolution, engines: EngineFleet, side: RolloutSide, tokenizer: Tokenizer
-) -> BoundEvaluator | None:
+def make_evaluator(resolution: Resolution, engines: EngineFleet, side: RolloutSide, data: RunData) -> BoundEvaluator | None:
     """The evaluation of the run, None without held-out prompts."""
-    config, derived = resolution.config, resolution.derived
-    if not config.evaluation.eval_prompt_data:
+    if not data.heldout:
         return None
-    datasets = tuple(
-        EvalDataset(name, prompt_source(config, derived, tokenizer, path).all_prompts())
-        for name, path in config.evaluation.eval_prompt_data
-    )
-    generator = eval_generator(config, derived, tokenizer, engines, side.rewards)
-    return BoundEvaluator(load_dotted(derived.eval_function_path), datasets, generator)
+    config, derived = resolution.config, resolution.derived
+    generator = eval_generator(config, derived, data.tokenizer, engines, side.rewards)
+    return BoundEvaluator(load_dotted(derived.eval_function_path), data.heldout, generator)
 
 
 def cadence_of(resolution: Resolution) -> Cadence:
@@ -202,20 +200,6 @@ def pause_mode(resolution: Resolution) -> PauseMode:
     """What an update does to running requests; without a producer there are none."""
     mode: Literal["retract", "in_place"] = getattr(resolution.config.rollout, "pause_generation_mode", "retract")
     return mode
-
-
-def shared_folder() -> "tempfile.TemporaryDirectory[str]":
-    """A folder for weights on their way to the engines, in shared memory where the system has it."""
-    memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="miles-weights-", dir=memory if memory.is_dir() else None)
-
-
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint."""
-    from transformers import AutoTokenizer
-
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder)
-    return tokenizer
 
 
 def summary_of(attempt: Attempt, exit_code: int, seconds: float) -> RunSummary:

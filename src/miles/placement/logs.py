@@ -1,6 +1,8 @@
 """Where the output of a run's processes goes: one file each in the run folder."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +28,10 @@ def last_lines(path: Path) -> str:
     """The end of a process's log, for an error that speaks of its death."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:]) or f"  {ENDED_EARLY}"
+
+
+@contextmanager
+def stray_output_to(path: Path) -> Iterator[None]:
+    """What libraries print in this process goes to a file: the terminal belongs to the reporter, which holds its own stream."""
+    with path.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+        yield

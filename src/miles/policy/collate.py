@@ -68,13 +68,13 @@ def collate(batch: TrainBatch, rows: Sequence[Row]) -> ForwardInput:
             cursor = end
     source, index, sample_of = _predictions(batch, places)
     return ForwardInput(
-        input_ids=torch.from_numpy(ids),
-        position_ids=torch.from_numpy(positions),
-        visible=visible_keys(torch.from_numpy(answer)) if shares else None,
-        source=torch.from_numpy(source),
-        target=torch.from_numpy(batch.response_ids[index]),
-        response_index=torch.from_numpy(index),
-        sample_of=torch.from_numpy(sample_of),
+        input_ids=torch.tensor(ids),
+        position_ids=torch.tensor(positions),
+        visible=visible_keys(torch.tensor(answer)) if shares else None,
+        source=torch.tensor(source),
+        target=torch.tensor(batch.response_ids[index]),
+        response_index=torch.tensor(index),
+        sample_of=torch.tensor(sample_of),
     )
 
 

@@ -42,8 +42,8 @@ class StepPlanner:
 
     def advantages(self, batch: TrainBatch) -> Tensor:
         """[samples], float64."""
-        rewards, scored = torch.from_numpy(batch.rewards), torch.from_numpy(batch.scored)
-        return grpo_advantages(rewards, scored, torch.from_numpy(batch.group_of), divide_by_std=self.divide_by_std)
+        rewards, scored = torch.tensor(batch.rewards), torch.tensor(batch.scored)
+        return grpo_advantages(rewards, scored, torch.tensor(batch.group_of), divide_by_std=self.divide_by_std)
 
     def plan(self, batch: TrainBatch, advantages: Tensor) -> list[PlannedStep]:
         """The rollout's optimiser steps: consecutive samples, in the rollout's order.

@@ -102,8 +102,8 @@ class Trainer:
         like = next(self.model.parameters())
         columns = _Columns(
             advantages=advantages.to(like),
-            trained_lengths=torch.from_numpy(batch.trained_lengths).to(like),
-            sampled=torch.from_numpy(batch.logprobs).to(like),
+            trained_lengths=torch.tensor(batch.trained_lengths).to(like),
+            sampled=torch.tensor(batch.logprobs).to(like),
             old=None,
         )
         if len(steps) == 1 or not self._spec.reads_old:

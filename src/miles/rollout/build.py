@@ -50,15 +50,17 @@ def build_rollout(
     first_rollout_id: int = 0,
     weight_version: int = 0,
     ledger: Ledger | None = None,
+    source: PromptSource | None = None,
 ) -> RolloutSide:
-    """The rollout side of a run; ``ledger`` is the restored one of a resumed run.
+    """The rollout side of a run; ``ledger`` is that of a resumed run, ``source`` the prompts if they are read already.
 
     Raises:
         DataError: the prompt file cannot be used.
         ConfigError: there is no reward, or a dotted path leads nowhere.
     """
     ledger = Ledger() if ledger is None else ledger
-    source = prompt_source(config, derived, tokenizer, config.data.prompt_data, shuffles=config.data.rollout_shuffle)
+    if source is None:
+        source = prompt_source(config, derived, tokenizer, config.data.prompt_data, shuffles=config.data.rollout_shuffle)
     rewards = build_rewards(config.reward)
     generator = train_generator(config, derived, tokenizer, engine, rewards)
     given = RolloutFnInput(config, derived, source, ledger, generator, clock, first_rollout_id, weight_version, say)
