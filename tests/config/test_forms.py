@@ -1,5 +1,7 @@
 """A flag, a file key and a variable say the same thing: same value, or same refusal, apart from the origin."""
 
+from pathlib import Path
+
 import pytest
 
 from miles.config.registry import all_options, option_table
@@ -11,7 +13,8 @@ BAD = {
     int: [("0.5", '"0.5"'), ("many", '"many"'), ("", '""'), ("-7", "-7"), ("1e3", '"1e3"')],
     float: [("x", '"x"'), ("nan", "nan"), ("inf", "inf"), ("-2", "-2"), ("-2", '"-2"')],
     bool: [("perhaps", '"perhaps"'), ("2", "2")],
-    str: [],
+    str: [("", '""')],
+    Path: [("", '""')],
 }
 
 
@@ -82,6 +85,7 @@ def test_pairs_have_a_short_form(bench, name):
         ("save_interval", "2.0", "is not a whole number"),
         ("lr", "[1]", "is not a number"),
         ("save", '""', "is empty"),
+        ("save", '"~nobody-of-this-name/x"', "names a home folder that there is not"),
         ("rollout_shuffle", "0.0", "is neither true nor false"),
         ("run_dir", "1979-05-27", "is no text"),
     ],

@@ -58,7 +58,7 @@ class Derived:
     max_tokens_per_gpu: int | None = None
 
 
-def default_rollout_function_path(schedule: Schedule) -> str:
+def default_rollout_function_path(schedule: Schedule = "sync") -> str:
     """The rollout function of a schedule, unless the user replaces it."""
     return FULLY_ASYNC_ROLLOUT if schedule == "fully_async" else INFERENCE_ROLLOUT
 

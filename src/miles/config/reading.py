@@ -85,11 +85,16 @@ def _read_one(option: Option, raw: Any, folder: Path) -> Any:
         return _read_number(option, raw)
     if not isinstance(raw, (str, Path)):
         raise UnreadableError("is no text", f"Write {option.name} in quotes")
-    if scalar is not Path:
-        return str(raw)
     if not str(raw):
-        raise UnreadableError("is empty", f"Give {option.flag} a path, or leave it out")
-    return folder / Path(raw).expanduser()
+        raise UnreadableError("is empty", f"Give {option.flag} a value, or leave it out")
+    return _read_path(option, raw, folder) if scalar is Path else str(raw)
+
+
+def _read_path(option: Option, raw: str | Path, folder: Path) -> Path:
+    try:
+        return folder / Path(raw).expanduser()
+    except RuntimeError as error:
+        raise UnreadableError("names a home folder that there is not", f"Write out the path of {option.flag}") from error
 
 
 def _read_switch(option: Option, raw: Any) -> bool:
