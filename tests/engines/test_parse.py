@@ -110,6 +110,11 @@ def test_requests_without_a_seed_get_one_each() -> None:
     assert {request.sampling.seed for request in given_seed} == {4}
 
 
+def test_a_top_k_beyond_the_vocabulary_keeps_all_of_it() -> None:
+    assert one(sampling_params={"top_k": 10**30}).sampling.top_k == 50
+    assert one(sampling_params={"top_k": -1}).sampling.top_k == 0
+
+
 def test_text_is_encoded() -> None:
     (request,), is_batch = parse_generate({"text": "ab"}, LIMITS)
     assert (request.input_ids, is_batch) == ((47, 48), False)

@@ -1,6 +1,7 @@
 """Rows are never mixed, whatever joins, leaves, is aborted or retracted; against a runner that knows whose slot is whose."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -52,8 +53,9 @@ class BookkeepingRunner:
         self.slots[target] = self.slots[source]
         self.slots[source] = []
 
-    def clear(self, slot: int) -> None:
-        self.slots[slot] = []
+    def clear(self, slots: slice) -> None:
+        for slot in range(*slots.indices(NUM_SLOTS)):
+            self.slots[slot] = []
 
 
 class Serving(RuleBasedStateMachine):
@@ -148,6 +150,18 @@ def test_a_failed_step_fails_only_its_rows() -> None:
     assert failed.request.rid == "r1"
     assert failed.error == "RuntimeError while sampling: out of memory"
     assert [g.request.rid for g in scheduler.rows] == ["r0"]
+
+
+def test_a_tokenizer_that_fails_fails_one_request() -> None:
+    def decode(ids: list[int]) -> str:
+        raise KeyError(ids[-1])
+
+    scheduler = Scheduler(BookkeepingRunner(), NUM_SLOTS, "0", frozenset(), decode)
+    with_stop = request(0, 5)
+    scheduler.add([Generation(replace(with_stop, sampling=replace(with_stop.sampling, stop=("x",)))), Generation(request(1, 5))])
+    (failed,) = scheduler.step()
+    assert failed.error == "KeyError while looking for a stop string: 0"
+    assert [g.request.rid for g in scheduler.rows] == ["r1"]
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12))

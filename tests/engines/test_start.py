@@ -38,6 +38,14 @@ def test_sliding_windows_are_refused(tmp_path: Path, model_folder: Path) -> None
         load_model(str(tmp_path))
 
 
+def test_rope_that_depends_on_the_batch_is_refused(tmp_path: Path, model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngineError, match="rope type 'dynamic' changes with the longest row"):
+        load_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("context_len", [1, 513])
 def test_a_context_that_the_model_does_not_have_is_refused(model_folder: Path, context_len: int) -> None:
     options = options_for(model_folder, context_len=context_len)

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -169,7 +169,7 @@ class AdminRoutes:
         return await _healthy(self._worker.generate([probe]))
 
 
-async def _healthy(sign: Any) -> web.Response:
+async def _healthy(sign: Awaitable[object]) -> web.Response:
     """200 for a sign of life in time, else 503."""
     try:
         await asyncio.wait_for(sign, HEALTH_SECONDS)

@@ -15,6 +15,7 @@ from miles.engines.embedded.slots import ATTENTION_NAME, SlotCache
 from miles.errors import EngineError
 
 SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
+BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,12 @@ def _refuse_unsupported(path: str, config: Any) -> None:
         )
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise EngineError(f"{path}: sliding-window attention is not supported by the embedded engine. Use the sglang engine.")
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope_type in BATCH_DEPENDENT_ROPE:
+        raise EngineError(
+            f"{path}: rope type {rope_type!r} changes with the longest row of a batch, so that rows would disturb each other. "
+            "Use the sglang engine."
+        )
 
 
 def _end_ids(config: Any, generation_config: GenerationConfig | None, tokenizer: Any) -> frozenset[int]:

@@ -12,7 +12,8 @@ class EmbeddedOptions:
     model_path: Hugging Face model folder.
     num_slots: requests that are decoded together; the KV cache is allocated for all of them.
     context_len: longest prompt plus answer in tokens; None takes what the model was made for.
-    deterministic: rows do not depend on what else runs, at the price of fixed shapes.
+    deterministic: an answer depends on nothing but prompt, parameters, seed and weights, at the price of fixed shapes. A
+        retraction still changes log-probs by rounding (about 3e-7): prefill and decode are different sums.
     seed: of the seeds given to requests that bring none; None draws it from the operating system.
     torch_threads: threads of one matrix product.
     host, port: where to listen; port 0 lets the system choose.

@@ -213,7 +213,7 @@ def _sampling(params: Any, limits: Limits) -> Sampling:
         is_length_given=params.get("max_new_tokens") is not None,
         temperature=1.0 if is_greedy else body.temperature,
         top_p=body.top_p,
-        top_k=1 if is_greedy else max(body.top_k, 0),
+        top_k=1 if is_greedy else min(max(body.top_k, 0), limits.vocab_size),
         seed=limits.new_seed() if body.sampling_seed is None else body.sampling_seed,
         stop=tuple(body.stop),
         stop_token_ids=frozenset(body.stop_token_ids),

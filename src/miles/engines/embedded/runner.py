@@ -23,11 +23,11 @@ FIXED_PREFILL_TOKENS = 512  # tokens of one deterministic prefill pass, if the r
 LENGTH_STEP = 16  # attention sees a multiple of so many positions; fewer distinct shapes
 
 
-class Draws(Protocol):
+class Runner(Protocol):
     """What the scheduler asks of a runner; ``TorchRunner`` is the real one."""
 
     def prefill(self, generations: Sequence[Generation], first_slot: int) -> list[tuple[int, float]]:
-        """Put generations into the slots from ``first_slot`` on; the next (token, log-probability) of each."""
+        """Put generations, shortest first, into the slots from ``first_slot`` on; the next (token, log-probability) of each."""
         ...
 
     def decode(self, num_rows: int) -> list[tuple[int, float]]:
@@ -38,8 +38,8 @@ class Draws(Protocol):
         """Slot ``source`` takes the place of slot ``target``."""
         ...
 
-    def clear(self, slot: int) -> None:
-        """Forget a slot whose numbers are not finite."""
+    def clear(self, slots: slice) -> None:
+        """Forget slots that may hold numbers that are not finite."""
         ...
 
 
@@ -64,7 +64,7 @@ class TorchRunner:
         self._columns = torch.arange(context_len)
 
     def prefill(self, generations: Sequence[Generation], first_slot: int) -> list[tuple[int, float]]:
-        """See ``Draws``."""
+        """See ``Runner``."""
         drawn: list[tuple[int, float]] = []
         for batch, rows, length in self._prefill_batches(generations):
             first = first_slot + len(drawn)
@@ -76,10 +76,13 @@ class TorchRunner:
         if not self._deterministic:
             yield from _cut_by_tokens(generations)
             return
-        for length, group in groupby(generations, key=lambda s: min(self._context_len, _next_power_of_two(s.num_tokens))):
+        for length, group in groupby(generations, key=self._fixed_length):
             members, rows = list(group), max(1, FIXED_PREFILL_TOKENS // length)
             for start in range(0, len(members), rows):
                 yield members[start : start + rows], rows, length
+
+    def _fixed_length(self, generation: Generation) -> int:
+        return min(self._context_len, _next_power_of_two(generation.num_tokens))
 
     def _prefill_batch(self, batch: list[Generation], slots: slice, rows: int, length: int) -> list[tuple[int, float]]:
         input_ids = torch.zeros(rows, length, dtype=torch.int64)
@@ -103,7 +106,7 @@ class TorchRunner:
         params.seed[slots] = torch.tensor([s.seed for s in samplings])
 
     def decode(self, num_rows: int) -> list[tuple[int, float]]:
-        """See ``Draws``."""
+        """See ``Runner``."""
         if not self._deterministic:
             longest = int(self._position[:num_rows].max()) + 1
             length = min(self._context_len, math.ceil(longest / LENGTH_STEP) * LENGTH_STEP)
@@ -130,14 +133,14 @@ class TorchRunner:
         return list(zip(tokens.tolist(), logprobs.tolist(), strict=True))
 
     def move(self, source: int, target: int) -> None:
-        """See ``Draws``."""
+        """See ``Runner``."""
         self._cache.move(source, target, int(self._position[source]))
         for column in (self._token, self._position, *self._param_columns()):
             column[target] = column[source]
 
-    def clear(self, slot: int) -> None:
-        """See ``Draws``."""
-        self._cache.clear(slot)
+    def clear(self, slots: slice) -> None:
+        """See ``Runner``."""
+        self._cache.clear(slots)
 
     def _param_columns(self) -> tuple[Tensor, ...]:
         return self._params.temperature, self._params.top_p, self._params.top_k, self._params.seed

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 
 from miles.engines.embedded.finish import Decode, abort_finish, finish_of, length_finish
 from miles.engines.embedded.request import Generation, Request
-from miles.engines.embedded.runner import Draws
+from miles.engines.embedded.runner import Runner
 from miles.engines.wire import PauseMode
 
 
 class Scheduler:
     """Continuous batching over ``num_slots`` slots; row i of ``rows`` sits in slot i."""
 
-    def __init__(self, runner: Draws, num_slots: int, version: str, end_ids: frozenset[int], decode: Decode) -> None:
+    def __init__(self, runner: Runner, num_slots: int, version: str, end_ids: frozenset[int], decode: Decode) -> None:
         self._runner = runner
         self._num_slots = num_slots
         self._end_ids = end_ids
@@ -82,7 +82,11 @@ class Scheduler:
             generation.error = f"the model gave no finite log-probabilities under weight version {self.version}"
             return True
         generation.append(token, logprob)
-        generation.finish = finish_of(generation, self._end_ids, self._decode)
+        try:
+            generation.finish = finish_of(generation, self._end_ids, self._decode)
+        except Exception as error:  # noqa: BLE001 - as in _draw; a tokenizer may raise anything
+            generation.error = f"{type(error).__name__} while looking for a stop string: {error}"
+            return True
         return generation.finish is not None
 
     def _remove(self, leaving: list[int]) -> list[Generation]:
@@ -90,11 +94,13 @@ class Scheduler:
         removed = [self.rows[row] for row in leaving]
         for row in reversed(leaving):
             if self.rows[row].error is not None:
-                self._runner.clear(row)
+                self._runner.clear(slice(row, row + 1))
             last = self.rows.pop()
             if row < len(self.rows):
                 self._runner.move(len(self.rows), row)
                 self.rows[row] = last
+        if any(generation.error is not None for generation in removed):
+            self._runner.clear(slice(len(self.rows), self._num_slots))  # padding rows were computed as well
         return self._closed(removed)
 
     def _closed(self, generations: list[Generation]) -> list[Generation]:

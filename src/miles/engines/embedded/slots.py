@@ -69,9 +69,9 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
         """Copy the first ``length`` positions of a slot over another slot."""
         self._kv[:, :, target, :, :length] = self._kv[:, :, source, :, :length]
 
-    def clear(self, slot: int) -> None:
-        """Zero a slot that may hold numbers that are not finite."""
-        self._kv[:, :, slot] = 0
+    def clear(self, slots: slice) -> None:
+        """Zero slots that may hold numbers that are not finite."""
+        self._kv[:, :, slots] = 0
 
 
 def slot_attention(
