@@ -10,6 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from miles.engines.embedded.model import load_model
+from miles.engines.embedded.request import Generation, Request, Sampling
+from miles.engines.embedded.runner import TorchRunner
+from miles.engines.embedded.scheduler import Scheduler
+from miles.engines.embedded.weights import copy_weights
+
 from .engine_fixtures import (
     Http,
     ModelFolders,
@@ -156,31 +162,41 @@ async def test_weights_that_do_not_fit_change_nothing(fresh: Http, qwen3: ModelF
     assert (await fresh.get("/model_info"))[1]["weight_version"] == "0"
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-async def test_weights_without_numbers_fail_requests_and_good_ones_heal(
-    qwen3: ModelFolders, tmp_path: Path, deterministic: bool
-) -> None:
+async def test_weights_without_numbers_fail_requests_and_good_ones_heal(fresh: Http, qwen3: ModelFolders, tmp_path: Path) -> None:
     tensors = {name: torch.full_like(t, torch.nan) for name, t in load_file(qwen3.first / "model.safetensors").items()}
     save_file(tensors, tmp_path / "model.safetensors")
+    body = {"input_ids": [[5], [6, 7]], "sampling_params": LENGTH}
+    task = asyncio.create_task(fresh.post("/generate", body))
+    await fresh.until_busy()
+    await update(fresh, tmp_path, "bad", flush_cache=False)
+    status, answer = await task
+    assert status == 500
+    assert "no finite log-probabilities under weight version bad" in answer["error"]["message"]
+    assert (await fresh.post("/generate", body | {"input_ids": [[5]] * 8}))[0] == 500
+    await update(fresh, qwen3.first, "2")
     model = load_reference(qwen3.first)
-    options = options_for(qwen3.first, deterministic=deterministic, context_len=320)
-    with running(options) as address:
-        async with aiohttp.ClientSession() as session:
-            http = Http(address, session)
-            body = {"input_ids": [[5], [6, 7]], "sampling_params": LENGTH}
-            task = asyncio.create_task(http.post("/generate", body))
-            await http.until_busy()
-            await update(http, tmp_path, "bad", flush_cache=False)
-            status, answer = await task
-            assert status == 500
-            assert "no finite log-probabilities under weight version bad" in answer["error"]["message"]
-            if not deterministic:  # there the rows that pad a tile have met the weights already
-                assert (await http.post("/generate", body | {"input_ids": [[5]] * 8}))[0] == 500
-            await update(http, qwen3.first, "2")
-            # no slot still holds a NaN
-            for answer in await http.generate([[5, 6]] * 8, max_new_tokens=3, ignore_eos=True):
-                tokens, logprobs = sampled(answer)
-                assert logprobs == pytest.approx(reference_logprobs(model, [5, 6], tokens), abs=1e-4)
+    for answer in await fresh.generate([[5, 6]] * 8, max_new_tokens=3, ignore_eos=True):
+        tokens, logprobs = sampled(answer)
+        assert logprobs == pytest.approx(reference_logprobs(model, [5, 6], tokens), abs=1e-4)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_no_slot_keeps_a_nan(model_folder: Path, deterministic: bool) -> None:
+    model = load_model(str(model_folder))
+    scheduler = Scheduler(TorchRunner(model, 8, 64, deterministic=deterministic), 8, "0", frozenset(), model.tokenizer.decode)
+    sampling = Sampling(max_new_tokens=40, temperature=1.0, top_p=1.0, top_k=0, seed=1)
+    ask = [Generation(Request(rid=str(i), input_ids=(5, 6 + i), sampling=sampling)) for i in range(11)]
+    scheduler.add(ask[:3])
+    for _ in range(20):  # beyond what a prefill writes
+        scheduler.step()
+    good = {name: tensor.clone() for name, tensor in model.network.named_parameters()}
+    copy_weights(model.network, {name: torch.full_like(tensor, torch.nan) for name, tensor in good.items()})
+    assert all("no finite" in str(generation.error) for generation in scheduler.step())
+    assert not scheduler.rows
+    copy_weights(model.network, good)
+    scheduler.add(ask[3:])  # all slots, also those that only padded a tile
+    while scheduler.has_work:
+        assert [generation.error for generation in scheduler.step()] in ([], [None] * 8)
 
 
 async def test_tied_weights_may_come_under_either_name(fresh: Http, qwen3: ModelFolders, tmp_path: Path) -> None:
