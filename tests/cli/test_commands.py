@@ -50,14 +50,14 @@ def test_train_resolves_prints_and_runs(runs: list[Any]) -> None:
         "miles train-async · fully async: a producer keeps the engines full, the policy drains a buffer; "
         "staleness at most 4 weight versions"
     )
-    assert "lr = 0.5  # --lr, over preset reverse (0.0003)" in out.splitlines()
+    assert "lr = 0.5  # --lr, over preset reverse (0.0002)" in out.splitlines()
     assert [call.config.optimizer.lr for call in runs] == [0.5]
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(runs: list[Any]) -> None:
     out = miles("train", "--preset", "reverse", "--dry-run").stdout
     assert runs == []
-    assert "num_rollout = 240  # preset reverse" in out
+    assert "num_rollout = 150  # preset reverse" in out
     assert "nothing was started" in out.splitlines()[-1]
 
 

@@ -126,7 +126,7 @@ def test_a_preset_yields_to_a_choice_that_makes_its_value_void(bench):
     assert resolution.config.reward.rm_type is None
     assert resolution.derived.num_rollout == 512
     assert rows["rm_type"].note == "rm_type = exact (preset reverse) yields to custom_rm_path = a.b:c (--custom-rm-path)"
-    assert "num_rollout = 240 (preset reverse) yields" in rows["num_rollout"].note
+    assert "num_rollout = 150 (preset reverse) yields" in rows["num_rollout"].note
     assert [str(origin) for origin, _ in rows["rm_type"].chain] == ["default"]
 
 

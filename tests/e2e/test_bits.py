@@ -10,7 +10,7 @@ from tests.e2e.conftest import Collector, Rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 Run = Callable[..., Collector]
-SAME = ("--deterministic", "--off-policy-correction", "none", "--num-rollout", "8")
+SAME = ("--deterministic", "--off-policy-correction", "none", "--lr-decay-style", "constant", "--num-rollout", "8")
 
 
 def without_times(rows: Rows) -> Rows:

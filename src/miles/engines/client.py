@@ -30,6 +30,7 @@ class EngineClient:
         self._generate_timeout = aiohttp.ClientTimeout(total=generate_timeout_seconds, sock_connect=10.0)
         self._control_timeout = aiohttp.ClientTimeout(total=control_timeout_seconds, sock_connect=10.0)
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -38,7 +39,8 @@ class EngineClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections for good; a call that comes later fails."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -156,6 +158,8 @@ class EngineClient:
         return content
 
     def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise EngineError(f"The client of {self.address} is closed.")
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         return self._session
