@@ -31,7 +31,11 @@ wherever it was made, together with all other mistakes, before anything is start
   Pairs are a table in a file: `eval_prompt_data = { reverse = "heldout.jsonl" }`.
 * Keys of a file count for both commands; those under `[train]`, `[train-async]` or `[train-async.fully-async]` only when
   that command or schedule runs. Relative paths are relative to the file.
+* A run that is started again in its folder compares every option with what it was started with. *Safe on resume* marks
+  those that may change, *fixed on resume* those that what is on disk rests on; every other one changes the course of the
+  run and is taken with `--accept-changes` only. `--dry-run` prints the difference.
 """
+RESUME_WORDS = {"safe": "*Safe on resume.*", "impossible": "*Fixed on resume.*"}
 
 
 def page() -> str:
@@ -91,6 +95,8 @@ def _about(option: Option) -> str:
     if option.meta.not_yet:
         words = ", ".join(f"`{value}`" for value in option.meta.not_yet_values if value is not True)
         parts.append(f"Not available yet{': ' + words if words else ''}.")
+    if option.meta.on_resume != "course":
+        parts.append(RESUME_WORDS[option.meta.on_resume])
     return " ".join(parts).replace("|", "\\|")
 
 

@@ -47,8 +47,11 @@ def _print_configuration(resolution: Resolution, console: "Console", *, brief: b
 
 def _print_plan(resolution: Resolution, console: "Console") -> None:
     from miles.config.plan import make_plan
+    from miles.loops.resume import look_ahead
 
     lines = make_plan(resolution).lines()
+    if resumed := look_ahead(resolution):
+        lines = (*lines, "resume", *(f"  {line}" for line in resumed))
     console.print("\n".join(["", "plan", *lines, "", "dry run: nothing was started"]), markup=False, soft_wrap=True)
 
 

@@ -17,7 +17,7 @@ from miles.config.registry import Option, option_table, options_of
 from miles.config.resolution import Resolution, Row
 from miles.config.view import View, counts, view_of
 
-NOT_WRITTEN = ("run_dir",)
+NOT_WRITTEN = ("run_dir", "accept_changes")
 
 
 def config_toml(resolution: Resolution) -> str:

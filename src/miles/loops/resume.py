@@ -3,18 +3,15 @@
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from miles.config.changes import Change, compare_with_recorded
 from miles.config.resolution import Resolution
 from miles.config.toml_out import config_toml
-from miles.errors import ConfigError, Problem
+from miles.errors import CheckpointError, ConfigError, Problem
 from miles.tracking.metrics_file import set_aside_rows_after
 from miles.tracking.run_folder import RunFolder, RunState, read_state
 
 CONFIG_FILE = "config.toml"
-MAY_CHANGE = frozenset(
-    {"num_rollout", "num_epoch", "save_interval", "eval_interval", "run_dir", "save", "skip_eval_before_train"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +19,19 @@ class Start:
     """Where a run begins.
 
     checkpoint: None for a run that begins anew.
+    changes: options that are not what the run was started with, all of a class that may change.
     """
 
     state: RunState
     checkpoint: Path | None = None
+    changes: tuple[Change, ...] = ()
 
 
 def find_start(folder: RunFolder, resolution: Resolution) -> Start:
     """What the folder says; refuses what cannot be resumed, changes nothing.
 
     Raises:
-        ConfigError: an asynchronous run is to be resumed, or the configuration is not the recorded one.
+        ConfigError: an asynchronous run is to be resumed, or an option changed that may not, or not without being asked.
         CheckpointError: the checkpoint is damaged.
     """
     checkpoint = folder.latest()
@@ -41,41 +40,44 @@ def find_start(folder: RunFolder, resolution: Resolution) -> Start:
     if resolution.command != "train":
         why = f"resuming `miles {resolution.command}` is not available yet: groups in flight would be lost"
         raise ConfigError([Problem("run_dir", str(folder.path), "--run-dir", why, "Give a new --run-dir, or leave it out")])
-    refuse_other_configuration(folder, resolution)
-    return Start(RunState(0, 0)) if checkpoint is None else Start(read_state(checkpoint), checkpoint)
+    changes = compare_with_recorded(recorded_text(folder), resolution, folder.path)
+    state = RunState(0, 0) if checkpoint is None else read_state(checkpoint)
+    return Start(state, checkpoint, changes)
 
 
-def refuse_other_configuration(folder: RunFolder, resolution: Resolution) -> None:
-    """A resumed run is the same run: only its length and cadence may change."""
-    recorded = flat((folder.path / CONFIG_FILE).read_text())
-    wanted = flat(config_toml(resolution))
-    changed = [key for key in sorted(recorded.keys() | wanted.keys()) if recorded.get(key) != wanted.get(key)]
-    problems = [
-        Problem(
-            key,
-            str(wanted.get(key, "not given")),
-            "",
-            f"the run in {folder.path} was started with {recorded.get(key, 'no value')}",
-            "Give that value, or a new --run-dir",
-        )
-        for key in changed
-        if key not in MAY_CHANGE
-    ]
-    if problems:
-        raise ConfigError(problems)
+def recorded_text(folder: RunFolder) -> str:
+    """What the run was started with.
+
+    Raises:
+        CheckpointError: the folder's config.toml cannot be read.
+    """
+    path = folder.path / CONFIG_FILE
+    try:
+        text = path.read_text()
+        tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}, which says what the run was started with, cannot be read: {error}. Put it back, or give a new --run-dir."
+        ) from error
+    return text
 
 
-def flat(text: str) -> dict[str, Any]:
-    """Keys and values of a config.toml without its tables."""
-    keys: dict[str, Any] = {}
-    tables = [tomllib.loads(text)]
-    while tables:
-        for key, value in tables.pop().items():
-            if isinstance(value, dict) and key.startswith("train"):
-                tables.append(value)
-            else:
-                keys[key] = value
-    return keys
+def look_ahead(resolution: Resolution) -> tuple[str, ...]:
+    """What a start in the run folder would do, in lines; empty where it would begin anew. Writes nothing.
+
+    Raises:
+        ConfigError: the run could not go on with these options.
+        CheckpointError: what it would go on from is damaged.
+    """
+    path, save = resolution.config.run.run_dir, resolution.config.model.save
+    if path is None or not path.is_dir():
+        return ()
+    folder = RunFolder(path.absolute(), (save or path / "checkpoints").absolute())
+    start = find_start(folder, resolution)
+    if start.checkpoint is None:
+        return ()
+    changes = [str(change) for change in start.changes] or ["nothing is changed"]
+    return (f"resumes after rollout {start.state.rollouts_done - 1} from {start.checkpoint.name}", *changes)
 
 
 def record_start(folder: RunFolder, resolution: Resolution, start: Start) -> int:

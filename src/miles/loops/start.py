@@ -72,6 +72,8 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
     lock = lock_run_folder(folder)
     try:
         start = find_start(folder, resolution)
+        for change in start.changes:
+            reporter.note(f"changed since the last start: {change}")
         moved = record_start(folder, resolution, start)
         if moved:
             reporter.note(

@@ -6,10 +6,12 @@ come from here; nothing about an option is written down a second time.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+ChangeClass = Literal["safe", "course", "impossible"]
 
 
 class OptionSet(BaseModel):
@@ -30,6 +32,7 @@ class OptionMeta:
         stands for whatever is neither unset, empty, off nor zero. Otherwise the option is refused.
     alternative: the option that says the same in another way; a preset's value yields to the user's choice of the other.
     known_as: names that other tools have for it, understood when a name is not known.
+    on_resume: what another value means for a run that is resumed, see ``changes``; ``"course"`` unless said otherwise.
     not_yet: the sentence that refuses any value but the default.
     not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
     kind: what completion and checks take the value for (``file``, ``folder``, ``dotted``, ``pairs``).
@@ -47,6 +50,7 @@ class OptionMeta:
     secret: bool = False
     alternative: str = ""
     known_as: Sequence[str] = ()
+    on_resume: ChangeClass = "course"
 
 
 def option(default: Any, help: str, *, panel: str, **more: Any) -> Any:

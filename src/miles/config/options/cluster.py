@@ -12,5 +12,8 @@ class ClusterOptions(OptionSet):
 
     device: Literal["auto", "cuda", "cpu"] = option("auto", "`auto` takes CUDA where there is one.", panel=PANEL)
     ray_address: str | None = option(
-        None, "Address of a running Ray cluster; by default Ray is started for this run.", panel=PANEL
+        None,
+        "Address of a running Ray cluster; by default Ray is started for this run.",
+        panel=PANEL,
+        on_resume="safe",
     )

@@ -29,6 +29,7 @@ class DataOptions(OptionSet):
         ge=1,
         alternative="num_epoch",
         known_as=["num_steps", "max_steps", "total_training_steps"],
+        on_resume="safe",
     )
     num_epoch: int | None = option(
         None,
@@ -37,10 +38,16 @@ class DataOptions(OptionSet):
         ge=1,
         alternative="num_rollout",
         known_as=["num_train_epochs", "total_epochs"],
+        on_resume="safe",
     )
     rollout_batch_size: int = option(32, "Prompt groups that one rollout consumes (groups, not samples).", panel=PANEL, ge=1)
     n_samples_per_prompt: int = option(
-        8, "Answers sampled for each prompt: the group size.", panel=PANEL, ge=1, known_as=["num_generations", "group_size"]
+        8,
+        "Answers sampled for each prompt: the group size.",
+        panel=PANEL,
+        ge=1,
+        known_as=["num_generations", "group_size"],
+        on_resume="impossible",
     )
     global_batch_size: int | None = option(
         None,

@@ -18,13 +18,28 @@ class EngineOptions(OptionSet):
         not_yet_values=["sglang"],
     )
     engine_max_running_requests: int = option(
-        128, "Requests an embedded engine decodes together (slots of its KV cache).", panel=PANEL, ge=1, usual=False
+        128,
+        "Requests an embedded engine decodes together (slots of its KV cache).",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+        on_resume="safe",
     )
     engine_start_timeout_seconds: float = option(
-        300.0, "An engine that does not answer after so long has failed.", panel=PANEL, gt=0, usual=False
+        300.0,
+        "An engine that does not answer after so long has failed.",
+        panel=PANEL,
+        gt=0,
+        usual=False,
+        on_resume="safe",
     )
     update_weights_timeout_seconds: float = option(
-        120.0, "Longest time of one step of a weight update (pause, load, continue).", panel=PANEL, gt=0, usual=False
+        120.0,
+        "Longest time of one step of a weight update (pause, load, continue).",
+        panel=PANEL,
+        gt=0,
+        usual=False,
+        on_resume="safe",
     )
     rollout_external_engine_addrs: tuple[str, ...] = option(
         (),
@@ -32,6 +47,7 @@ class EngineOptions(OptionSet):
         panel=PANEL,
         usual=False,
         not_yet="external engines",
+        on_resume="safe",
     )
     sglang: tuple[tuple[str, str], ...] = option(
         (),

@@ -12,7 +12,12 @@ class EvalOptions(OptionSet):
     """Held-out prompts, answered at fixed points with the engines' current weights."""
 
     eval_prompt_data: tuple[tuple[str, Path], ...] = option(
-        (), "A held-out data set: NAME PATH. May be repeated.", panel=PANEL, kind="pairs", metavar="NAME PATH"
+        (),
+        "A held-out data set: NAME PATH. May be repeated.",
+        panel=PANEL,
+        kind="pairs",
+        metavar="NAME PATH",
+        on_resume="safe",
     )
     eval_interval: int | None = option(
         None,
@@ -20,12 +25,24 @@ class EvalOptions(OptionSet):
         panel=PANEL,
         ge=1,
         counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     eval_function_path: str | None = option(
-        None, "Dotted path of your evaluation function.", panel=PANEL, kind="dotted", usual=False, counts_when=NEEDS_DATA
+        None,
+        "Dotted path of your evaluation function.",
+        panel=PANEL,
+        kind="dotted",
+        usual=False,
+        counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     n_samples_per_eval_prompt: int = option(
-        1, "Answers sampled for each held-out prompt.", panel=PANEL, ge=1, counts_when=NEEDS_DATA
+        1,
+        "Answers sampled for each held-out prompt.",
+        panel=PANEL,
+        ge=1,
+        counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     eval_temperature: float | None = option(
         None,
@@ -33,12 +50,26 @@ class EvalOptions(OptionSet):
         panel=PANEL,
         ge=0,
         counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     eval_top_p: float | None = option(
-        None, "Top-p of evaluation. By default --rollout-top-p.", panel=PANEL, gt=0, le=1, usual=False, counts_when=NEEDS_DATA
+        None,
+        "Top-p of evaluation. By default --rollout-top-p.",
+        panel=PANEL,
+        gt=0,
+        le=1,
+        usual=False,
+        counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     eval_top_k: int | None = option(
-        None, "Top-k of evaluation. By default --rollout-top-k.", panel=PANEL, ge=-1, usual=False, counts_when=NEEDS_DATA
+        None,
+        "Top-k of evaluation. By default --rollout-top-k.",
+        panel=PANEL,
+        ge=-1,
+        usual=False,
+        counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     eval_max_response_len: int | None = option(
         None,
@@ -47,7 +78,12 @@ class EvalOptions(OptionSet):
         ge=1,
         usual=False,
         counts_when=NEEDS_DATA,
+        on_resume="safe",
     )
     skip_eval_before_train: bool = option(
-        False, "Do not evaluate the weights that the run starts with.", panel=PANEL, counts_when=NEEDS_DATA
+        False,
+        "Do not evaluate the weights that the run starts with.",
+        panel=PANEL,
+        counts_when=NEEDS_DATA,
+        on_resume="safe",
     )

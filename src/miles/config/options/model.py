@@ -12,7 +12,11 @@ class ModelOptions(OptionSet):
     """Which weights a run starts from and where it writes its own."""
 
     hf_checkpoint: Path = option(
-        ..., "HF folder (config, tokenizer, safetensors) that training starts from.", panel=PANEL, kind="folder"
+        ...,
+        "HF folder (config, tokenizer, safetensors) that training starts from.",
+        panel=PANEL,
+        kind="folder",
+        on_resume="impossible",
     )
     ref_load: Path | None = option(
         None,
@@ -30,10 +34,18 @@ class ModelOptions(OptionSet):
         not_yet="starting from another run's trainer state; pass its `hf` folder as --hf-checkpoint",
     )
     save: Path | None = option(
-        None, "Folder for checkpoints; by default `checkpoints` in the run folder.", panel=PANEL, kind="folder"
+        None,
+        "Folder for checkpoints; by default `checkpoints` in the run folder.",
+        panel=PANEL,
+        kind="folder",
+        on_resume="impossible",
     )
     save_interval: int | None = option(
-        None, "Save a checkpoint every so many rollouts; by default only at the end and on Ctrl-C.", panel=PANEL, ge=1
+        None,
+        "Save a checkpoint every so many rollouts; by default only at the end and on Ctrl-C.",
+        panel=PANEL,
+        ge=1,
+        on_resume="safe",
     )
     dtype: Literal["float32", "bfloat16"] = option(
         "float32",
@@ -43,5 +55,9 @@ class ModelOptions(OptionSet):
         not_yet_values=["bfloat16"],
     )
     gradient_checkpointing: bool = option(
-        False, "Recompute activations in the backward pass: less memory, about a third more time.", panel=PANEL, usual=False
+        False,
+        "Recompute activations in the backward pass: less memory, about a third more time.",
+        panel=PANEL,
+        usual=False,
+        on_resume="safe",
     )

@@ -40,8 +40,19 @@ class RewardOptions(OptionSet):
         counts_when=CUSTOM,
     )
     reward_timeout_seconds: float = option(
-        60.0, "A reward that takes longer is stopped and its sample counted as failed.", panel=PANEL, gt=0, usual=False
+        60.0,
+        "A reward that takes longer is stopped and its sample counted as failed.",
+        panel=PANEL,
+        gt=0,
+        usual=False,
+        on_resume="safe",
     )
     reward_num_workers: int = option(
-        1, "Processes that run a plain (not async) custom reward.", panel=PANEL, ge=1, usual=False, counts_when=CUSTOM
+        1,
+        "Processes that run a plain (not async) custom reward.",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+        counts_when=CUSTOM,
+        on_resume="safe",
     )

@@ -35,10 +35,20 @@ class RolloutOptions(OptionSet):
         "group", "Send the samples of a group as one request or each on its own.", panel=PANEL, usual=False
     )
     rollout_timeout_seconds: float = option(
-        600.0, "A group that takes longer is aborted and accounted for.", panel=PANEL, gt=0, usual=False
+        600.0,
+        "A group that takes longer is aborted and accounted for.",
+        panel=PANEL,
+        gt=0,
+        usual=False,
+        on_resume="safe",
     )
     no_progress_seconds: float = option(
-        60.0, "Say who waits for whom when nothing has moved for so long.", panel=PANEL, gt=0, usual=False
+        60.0,
+        "Say who waits for whom when nothing has moved for so long.",
+        panel=PANEL,
+        gt=0,
+        usual=False,
+        on_resume="safe",
     )
 
 
