@@ -1,7 +1,7 @@
-"""``docs/config.md``: every option with its flag, key, variable, default and bounds, written from the option sets.
+"""``docs/config.md``: every option with its flag, key, variable, default and bounds; and the other generated pages.
 
-python -m miles_cli.references            write the page
-python -m miles_cli.references --check    exit 1 if the page is not what would be written
+python -m miles_cli.references            write the pages
+python -m miles_cli.references --check    exit 1 if a page is not what would be written
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from miles.config.registry import Option, all_options
+from miles_cli import old_names_page
 from miles_cli.describe import conditions, spell, spell_bounds
 from miles_cli.help_screen import panel_order
 
@@ -100,14 +101,19 @@ def _about(option: Option) -> str:
     return " ".join(parts).replace("|", "\\|")
 
 
+PAGES = {PAGE: page, old_names_page.PAGE: old_names_page.page}
+
+
 def main(check: Annotated[bool, typer.Option("--check", help="Compare, and write nothing.")] = False) -> None:
-    """Write ``docs/config.md``, or check it."""
-    text = page()
+    """Write the pages, or check them."""
+    stale = [path for path, text in PAGES.items() if not path.exists() or path.read_text() != text()]
     if not check:
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        typer.echo(f"{PAGE} is not what the option sets say. Run: python -m miles_cli.references", err=True)
+        for path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(PAGES[path]())
+    elif stale:
+        names = ", ".join(map(str, stale))
+        typer.echo(f"not what the option sets say: {names}. Run: python -m miles_cli.references", err=True)
         raise typer.Exit(1)
 
 

@@ -165,7 +165,8 @@ def test_a_secret_is_not_shown() -> None:
     assert "s3cr3t" not in result.output
 
 
-def test_the_reference_page_is_up_to_date() -> None:
-    from miles_cli.references import page
+def test_the_reference_pages_are_up_to_date() -> None:
+    from miles_cli.references import PAGES
 
-    assert Path("docs/config.md").read_text() == page(), "run: python -m miles_cli.references"
+    for path, text in PAGES.items():
+        assert path.read_text() == text(), f"{path}: run python -m miles_cli.references"

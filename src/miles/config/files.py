@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from miles.config.commands import COMMANDS
+from miles.config.old_names import old_name_words
 from miles.config.options.base import OptionSet
 from miles.config.reading import shown, written
 from miles.config.registry import SECTIONS, Option, find_option, nearest_option, option_name, selector_of, variants_of
@@ -179,6 +180,8 @@ def _unknown_words(path: tuple[str, ...], value: Any) -> tuple[str, str]:
 
 def unknown_words(spelling: str, command: str | None) -> tuple[str, str]:
     """Why and remedy for a name that no option has."""
+    if old := old_name_words(spelling):
+        return old
     near = nearest_option(spelling, command)
     if near is None:
         return "there is no such option", f"`miles {command or 'train'} --help` lists the options"
