@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from miles.config.effects import effect_problems
 from miles.config.options.base import OptionSet
 from miles.config.registry import option_table
+from miles.config.server_arguments import SERVERS, server_arguments
 from miles.config.view import View, view_of
 from miles.errors import ConfigError, Problem
 
@@ -42,9 +43,11 @@ def check_config(command: str, config: OptionSet) -> None:
         ConfigError: with every problem.
     """
     view = view_of(command, config)
-    effects = list(effect_problems(view))
-    bad = {problem.option for problem in effects}
-    problems = effects + run_checks(view, [check for check in CHECKS if not bad & set(check.reads)])
+    problems = run_checks(view, ARGUMENT_CHECKS)
+    bad = {problem.option for problem in problems}
+    problems += [problem for problem in effect_problems(view) if problem.option not in bad]
+    bad |= {problem.option for problem in problems}
+    problems += run_checks(view, [check for check in CHECKS if not bad & set(check.reads)])
     if problems:
         raise ConfigError(problems)
 
@@ -181,6 +184,7 @@ def exact_label(view: View) -> Iterator[Problem]:
         yield view.problem("label_key", f"is needed by {view.named('rm_type')}", "Pass --label-key KEY")
 
 
+ARGUMENT_CHECKS = tuple(Check(server_arguments(server), (server,)) for server in SERVERS)  # before what is not available yet
 CHECKS = (
     Check(one_of("num_rollout", "num_epoch", needed=True), ("num_rollout", "num_epoch")),
     Check(batch_equation, ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")),

@@ -34,6 +34,8 @@ def read_value(option: Option, raw: Any, folder: Path) -> Any:
     shape = option.shape
     if raw is None or (isinstance(raw, str) and raw.lower() == UNSET and (shape.optional or shape.repeated)):
         return () if shape.repeated else None
+    if option.meta.kind == "arguments":
+        return tuple((name, text) for name, value in _pairs(option, raw) for text in _argument_texts(value))
     if shape.pairs:
         return tuple((name, _read_one(option, value, folder)) for name, value in _pairs(option, raw))
     if shape.repeated:
@@ -155,6 +157,13 @@ def _pairs(option: Option, raw: Any) -> Sequence[tuple[str, Any]]:
         f"does not consist of pairs {option.metavar}",
         f"Pass {option.flag} {option.metavar} for each, or write a table {option.name} = {{ name = … }} in a file",
     )
+
+
+def _argument_texts(value: Any) -> Sequence[str]:
+    """A server argument's values as its own command line would have them: a list is several, a table is JSON."""
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _argument_texts(item)]
+    return [json.dumps(value) if isinstance(value, Mapping) else written(value)]
 
 
 def _json(option: Option, text: str) -> Any:

@@ -5,7 +5,7 @@ sources ──gather──► layers ──fit──► chains ──merge──
 
 from collections.abc import Sequence
 
-from miles.config.checks import CHECKS, Check, run_checks, warnings_of
+from miles.config.checks import ARGUMENT_CHECKS, CHECKS, Check, run_checks, warnings_of
 from miles.config.commands import COMMANDS, AnyConfig
 from miles.config.derived import derive
 from miles.config.effects import effect_problems
@@ -66,6 +66,7 @@ def _check(merged: Merged, problems: Sequence[Problem], sources: Sources) -> tup
     def run(checks: Sequence[Check]) -> None:
         found.extend(run_checks(merged.without({problem.option for problem in found}).view, checks))
 
+    run(ARGUMENT_CHECKS)
     found += effect_problems(merged.without({problem.option for problem in found}).view)
     run(CHECKS)
     run(FILE_CHECKS)

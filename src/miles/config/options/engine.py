@@ -51,10 +51,19 @@ class EngineOptions(OptionSet):
     )
     sglang: tuple[tuple[str, str], ...] = option(
         (),
-        "A server argument of sglang: NAME VALUE.",
+        "An argument of sglang's own server: NAME VALUE, `true` for a switch. In a file the table `[sglang]`.",
         panel=PANEL,
-        kind="pairs",
+        kind="arguments",
         metavar="NAME VALUE",
         usual=False,
         not_yet="sglang engines",
+    )
+    router: tuple[tuple[str, str], ...] = option(
+        (),
+        "An argument of sglang's router: NAME VALUE, `true` for a switch. In a file the table `[router]`.",
+        panel=PANEL,
+        kind="arguments",
+        metavar="NAME VALUE",
+        usual=False,
+        not_yet="a router in front of the engines",
     )
