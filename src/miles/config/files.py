@@ -48,11 +48,11 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def origin(self, path: tuple[str, ...]) -> Origin:
-        table = ".".join(path[:-1])
+        table, spelling = ".".join(path[:-1]), path[-1] if path[-1] != option_name(path[-1]) else ""
         if self.kind is OriginKind.PRESET:
-            return Origin(self.kind, self.label, table)
+            return Origin(self.kind, self.label, table, spelling)
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), 1)
-        return Origin(self.kind, f"{self.label}:{line}", table)
+        return Origin(self.kind, f"{self.label}:{line}", table, spelling)
 
     def refuse(self, path: tuple[str, ...], value: Any, why: str, remedy: str) -> None:
         known = find_option(path[-1])
@@ -67,7 +67,8 @@ class _Reader:
             elif self._knows((*path, key), value):
                 name = option_name(key)
                 if name in given:
-                    self.refuse((*path, key), value, "is given twice in one table", f"Keep one of {key} and {name}")
+                    other = given[name].origin.spelling or name
+                    self.refuse((*path, key), value, "is given twice in one table", f"Keep one of {other} and {key}")
                 given[name] = Given(name, value, self.origin((*path, key)), self.folder)
         table = ".".join(path).replace("-", "_")
         self.tables[table] = self.tables.get(table, ()) + tuple(given.values())

@@ -23,14 +23,17 @@ class Origin:
 
     text: ``default``, ``preset reverse``, ``run.toml:12``, ``$MILES_LR`` or ``--lr``.
     table: the table of a file that it stood in (``train-async.fully-async``); empty at the top of the file.
+    spelling: the key as it was written, where that is not the option's name (``rollout-temperature``).
     """
 
     kind: OriginKind
     text: str
     table: str = ""
+    spelling: str = ""
 
     def __str__(self) -> str:
-        return f"{self.text} [{self.table}]" if self.table else self.text
+        place = f"{self.text} [{self.table}]" if self.table else self.text
+        return f"{place}, written {self.spelling}" if self.spelling else place
 
 
 class FlagValue(NamedTuple):
