@@ -1,0 +1,81 @@
+"""A death is noticed at once, and told instead of the broken connection it causes."""
+
+import asyncio
+
+import pytest
+
+from miles.errors import EngineError, MilesError, RolloutError
+from miles.loops.watch import comes_from_an_engine, until_done, watch
+
+pytestmark = pytest.mark.unit
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def dies(after: asyncio.Event) -> None:
+    await after.wait()
+    raise OSError("killed by signal 9\nand more")
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_work_that_ends_well_is_not_disturbed() -> None:
+    alive = watch(forever(), "engine 0")
+    await until_done(asyncio.create_task(asyncio.sleep(0)), [alive])
+    await end(alive)
+
+
+async def test_a_death_ends_work_that_waits_for_ever() -> None:
+    now = asyncio.Event()
+    work, death = asyncio.create_task(forever()), watch(dies(now), "engine 1")
+    now.set()
+    with pytest.raises(EngineError, match=r"engine 1 died: killed by signal 9\. "):
+        await asyncio.wait_for(until_done(work, [death]), 5)
+    assert work.cancelled()
+
+
+async def test_the_death_is_told_and_not_the_broken_connection() -> None:
+    now = asyncio.Event()
+
+    async def connection_breaks() -> None:
+        now.set()
+        try:
+            raise EngineError("connection reset")
+        except EngineError as error:
+            raise RolloutError("rollout 3 failed") from error
+
+    with pytest.raises(EngineError, match="engine 0 died"):
+        await asyncio.wait_for(until_done(asyncio.create_task(connection_breaks()), [watch(dies(now), "engine 0")]), 5)
+
+
+async def test_a_failure_of_its_own_is_told_as_it_is() -> None:
+    async def breaks() -> None:
+        raise MilesError("disk full")
+
+    alive = watch(forever(), "engine 0")
+    with pytest.raises(MilesError, match="disk full"):
+        await asyncio.wait_for(until_done(asyncio.create_task(breaks()), [alive]), 2)
+    await end(alive)
+
+
+async def test_ending_by_itself_is_a_death_too() -> None:
+    async def ends() -> None:
+        return
+
+    work = asyncio.create_task(forever())
+    with pytest.raises(EngineError, match="the policy ended by itself"):
+        await asyncio.wait_for(until_done(work, [watch(ends(), "the policy")]), 5)
+
+
+def test_causes_are_followed() -> None:
+    inner, outer = EngineError("no"), RolloutError("no")
+    outer.__cause__ = inner
+    assert comes_from_an_engine(outer)
+    assert not comes_from_an_engine(RolloutError("no"))
+    assert not comes_from_an_engine(None)
