@@ -74,7 +74,8 @@ def trainer_config(arguments, out):
     return GRPOConfig(
         output_dir=out, use_cpu=True, bf16=False, per_device_train_batch_size=GROUPS * SAMPLES, gradient_accumulation_steps=1,
         num_generations=SAMPLES, max_completion_length=MAX_NEW_TOKENS, max_steps=arguments.steps, learning_rate=arguments.lr,
-        lr_scheduler_type="linear", adam_beta1=0.9, adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0, temperature=1.0, top_p=1.0,
+        lr_scheduler_type="linear", adam_beta1=0.9, adam_beta2=0.95, weight_decay=0.0, max_grad_norm=1.0, temperature=1.0,
+        top_p=1.0,
         top_k=0, beta=0.0, epsilon=0.2, epsilon_high=0.28, loss_type="dapo", scale_rewards="group", logging_steps=10_000,
         save_strategy="no", report_to=[], seed=arguments.seed, disable_tqdm=True, shuffle_dataset=True,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from miles.config.resolution import Resolution
 from miles.config.user_code import check_user_code
 from miles.engines.fleet import EngineFleet
 from miles.engines.wire import PauseMode
-from miles.errors import MilesError
+from miles.errors import CheckpointError, MilesError
 from miles.loops.data import RunData, load_data
 from miles.loops.evaluate import BoundEvaluator
 from miles.loops.parts import Cadence, Parts, StopFlag
@@ -156,8 +156,9 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     work = asyncio.create_task(run_schedule(run, resolution.derived.schedule), name="loop")
     try:
         await until_done(work, running.deaths)
-    except MilesError:
-        await rescue(run, attempt.reporter)
+    except MilesError as error:
+        if not isinstance(error, CheckpointError):
+            await rescue(run, attempt.reporter)
         raise
     finally:
         work.cancel()
