@@ -10,7 +10,8 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError, WorkerCrashedError
 
 from miles.errors import CheckpointError, PolicyError
-from miles.policy.actor import PolicyClient, PolicyWorker
+from miles.policy.actor import PolicyWorker
+from miles.policy.client import PolicyClient
 from tests.policy.builders import PRESET, config, derived, rollout, sample
 
 pytestmark = pytest.mark.unit
@@ -63,7 +64,7 @@ def some_rollout():
 
 
 async def test_a_policy_trains_exports_saves_and_loads(worker, tmp_path):
-    client = PolicyClient(Handle(worker))
+    client = PolicyClient([Handle(worker)])
     report = await client.train_on(some_rollout(), 0)
     assert report.num_optimizer_steps == 1
     assert report.metrics["train/grad_norm"] > 0
@@ -84,7 +85,7 @@ async def test_a_policy_trains_exports_saves_and_loads(worker, tmp_path):
 
 
 async def test_the_workers_own_errors_arrive_as_they_are(worker, tmp_path):
-    client = PolicyClient(Handle(worker))
+    client = PolicyClient([Handle(worker)])
     with pytest.raises(CheckpointError, match="is no complete checkpoint"):
         await client.load(tmp_path / "gone")
     with pytest.raises(PolicyError, match="has 1 samples, but"):
@@ -106,7 +107,7 @@ class Broken:
 
 async def test_an_unexpected_error_names_what_was_done():
     with pytest.raises(PolicyError, match="failed while training on rollout 0: ZeroDivisionError"):
-        await PolicyClient(Handle(Broken())).train_on(some_rollout(), 0)
+        await PolicyClient([Handle(Broken())]).train_on(some_rollout(), 0)
 
 
 class Dead(Handle):
@@ -128,7 +129,7 @@ class Dead(Handle):
 @pytest.mark.parametrize("failure", [ActorDiedError(), WorkerCrashedError()])
 async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path, monkeypatch, failure):
     monkeypatch.setattr(f"{__name__}.ActorDiedError", lambda: failure)
-    client = PolicyClient(Dead(None))
+    client = PolicyClient([Dead(None)])
     with pytest.raises(PolicyError, match="(process ended|Ray failed) while saving .*kept") as caught:
         await client.save(tmp_path / "kept")
     assert caught.value.__cause__ is failure
@@ -138,7 +139,7 @@ async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path, monkeyp
 
 async def test_a_model_that_cannot_be_loaded_is_said_by_info(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    client = PolicyClient(Handle(PolicyWorker(config(tmp_path), derived(4))))
+    client = PolicyClient([Handle(PolicyWorker(config(tmp_path), derived(4)))])
     with pytest.raises(PolicyError, match="cannot be loaded"):
         await client.info()
     with pytest.raises(PolicyError, match="the policy has no model"):
@@ -153,7 +154,7 @@ def test_a_batch_of_128_samples_is_a_few_tens_of_kilobytes():
 
 
 def test_importing_the_client_loads_neither_torch_nor_ray():
-    code = "import sys, miles.policy.actor; print(sorted({'torch', 'ray', 'transformers'} & set(sys.modules)))"
+    code = "import sys, miles.policy.client; print(sorted({'torch', 'ray', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout == "[]\n"
 
 

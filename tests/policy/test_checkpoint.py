@@ -75,7 +75,9 @@ def test_saving_again_replaces_the_checkpoint(saved):
     assert [path.name for path in folder.parent.iterdir()] == ["kept"]
 
 
-@pytest.mark.parametrize("name", ["hf/model.safetensors", "hf/config.json", "hf/tokenizer.json", "trainer/state.pt"])
+@pytest.mark.parametrize(
+    "name", ["hf/model.safetensors", "hf/config.json", "hf/tokenizer.json", "trainer/state.pt", "trainer/tensors/.metadata"]
+)
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_damage_is_found_and_changes_nothing(saved, name, damage):
     _, folder = saved
@@ -105,7 +107,7 @@ def test_another_format_is_refused(saved):
     folder = saved[1]
     torch.save({"format": 99}, folder / "trainer/state.pt")
     (folder / "trainer/files.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="has format 99, this version of miles reads 1"):
+    with pytest.raises(CheckpointError, match="has format 99, this version of miles reads 2"):
         load_checkpoint(trainer(), folder)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from miles.policy.packing import Limits, Row, plan_micro_batches, plan_rows
+from miles.policy.packing import Limits, Row, plan_micro_batches, plan_rows, share_rows
 
 pytestmark = pytest.mark.unit
 
@@ -95,3 +95,14 @@ def test_a_prompt_is_shared_while_that_is_cheaper():
 
 def test_nothing_to_pack():
     assert plan_micro_batches([], Limits(8)) == []
+
+
+@given(st.lists(st.integers(1, 200), max_size=12), st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_shares_hold_every_row_once_and_none_is_far_above_the_rest(lengths, num_ranks):
+    rows = plain(lengths)
+    shares = share_rows(rows, num_ranks, 1)
+    assert sorted((row for share in shares for row in share), key=rows.index) == rows
+    cost = {row.samples: row.length * (6 + row.length) for row in rows}
+    loads = [sum(cost[row.samples] for row in share) for share in shares]
+    assert max(loads) <= min(loads) + max(cost.values(), default=0)

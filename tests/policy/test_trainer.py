@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles.errors import PolicyError
+from miles.policy.ranks import OneRank
 from miles.policy.trainer import Trainer
 from tests.policy.builders import config, derived, policy_model, random_rollout, rollout, sample
 from tests.policy.reference import ReferenceTrainer
@@ -167,23 +168,27 @@ def test_the_same_rollouts_give_the_same_bits():
     assert all(map(torch.equal, runs[0][1], runs[1][1]))
 
 
-def test_two_ranks_that_share_a_batch_sum_to_one(monkeypatch):
-    """Ranks enter through sums alone: a rank whose partner holds the same samples sees half the loss of its own."""
+@pytest.mark.parametrize("num_ranks", [2, 3, 20])
+def test_the_gradients_of_all_ranks_add_up_to_the_whole(num_ranks):
+    """Each rank finds its own share without a word; more ranks than samples are no exception."""
 
-    class Twin:
-        index, size = 0, 2
+    class Lonely(OneRank):
+        """A rank that hears nothing of the others."""
 
-        def sum(self, values):
-            return values * 2
+        def __init__(self, index):
+            self.index, self.size = index, num_ranks
 
-    made = random_rollout(15)
-    alone = trainer(made)
-    twin = Trainer(config(), derived(len(made.samples)), ranks=Twin(), model=policy_model())
-    one, two = alone.train_on(made, 0).metrics, twin.train_on(made, 0).metrics
-    assert two["train/grad_norm"] == pytest.approx(one["train/grad_norm"] / 2)
-    assert {k: v for k, v in two.items() if k != "train/grad_norm"} == pytest.approx(
-        {k: v for k, v in one.items() if k != "train/grad_norm"}
-    )
+    made, shares, numbers = random_rollout(15), [], set()
+    for index in range(num_ranks):
+        built = Trainer(config(), derived(len(made.samples)), ranks=Lonely(index), model=policy_model())
+        forward, passes = built.model.forward, []
+        built.model.forward = lambda *given, forward=forward, passes=passes: passes.append(1) or forward(*given)
+        built.train_on(made, 0)
+        shares.append(torch.cat([parameter.grad.flatten() for parameter in built.model.parameters()]))
+        numbers.add(len(passes))
+    assert relative(sum(shares), gradient(made)) <= 1e-9
+    assert len(numbers) == 1
+    assert num_ranks == 20 or all(share.norm() > 0 for share in shares)
 
 
 def test_learning_rate_is_the_schedules():

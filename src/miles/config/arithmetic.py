@@ -15,7 +15,7 @@ IN_RUN_FOLDER = "checkpoints in the run folder"
 def arithmetic_of(view: View, derived: Derived) -> Mapping[str, tuple[str, str]]:
     """Option left open → the value it ends up with and how."""
     lines = (*_sizes(view, derived), *_lengths(view, derived), *_functions(view, derived), *_machine(view, derived),
-             *_evaluation(view, derived), *_limits(view), *_folders())  # fmt: skip
+             *_evaluation(view, derived), *_limits(view), *_ranks(view, derived), *_folders())  # fmt: skip
     return {name: (written(value), text) for name, value, text in lines if _is_open(view, name)}
 
 
@@ -97,6 +97,10 @@ def _limits(view: View) -> Iterator[Line]:
     factor = view["async_data_buffer_capacity_factor"] or alive
     samples = int(factor * groups * size)
     yield "async_max_concurrent_samples", samples, f"{factor:g} × {groups} × {size} = {samples}, what the bound admits"
+
+
+def _ranks(view: View, derived: Derived) -> Iterator[Line]:
+    yield "actor_num_gpus_per_replica", derived.num_ranks, "one copy of the policy over all ranks"
 
 
 def _folders() -> Iterator[Line]:

@@ -6,6 +6,7 @@ Each check names the options it reads and is skipped when one of them is unknown
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from miles.config.derived import batch_sizes
 from miles.config.effects import effect_problems
 from miles.config.options.base import OptionSet
 from miles.config.registry import option_table
@@ -147,12 +148,23 @@ def concurrency(view: View) -> Iterator[Problem]:
         yield view.problem("async_max_concurrent_samples", why, remedy)
 
 
-def one_rank(view: View) -> Iterator[Problem]:
-    """The policy has one rank for now."""
-    for name in ("actor_num_nodes", "actor_num_gpus_per_node"):
-        if view[name] > 1:
-            flag = option_table()[name].flag
-            yield view.problem(name, "is not available yet: a policy of several ranks", f"Leave {flag} at 1")
+def ranks(view: View) -> Iterator[Problem]:
+    """Copies of the policy have their ranks in whole."""
+    num_ranks, replica = view["actor_num_nodes"] * view["actor_num_gpus_per_node"], view["actor_num_gpus_per_replica"]
+    if replica is not None and num_ranks % replica:
+        why = f"does not divide the policy's ranks, actor_num_nodes × actor_num_gpus_per_node = {num_ranks}"
+        remedy = f"Give --actor-num-gpus-per-replica a divisor of {num_ranks}, or leave it out for one copy over all ranks"
+        yield view.problem("actor_num_gpus_per_replica", why, remedy)
+
+
+def samples_for_ranks(view: View) -> Iterator[Problem]:
+    """Every rank has a sample to train on."""
+    num_ranks = view["actor_num_nodes"] * view["actor_num_gpus_per_node"]
+    samples, _ = batch_sizes(view.values)
+    if num_ranks > samples:
+        nodes = view.named("actor_num_nodes")
+        why = f"makes {num_ranks} ranks with {nodes}, but an optimiser step has {samples} samples"
+        yield view.problem("actor_num_gpus_per_node", why, f"Lower it to at most {samples} ranks, or raise the batch")
 
 
 def engine_size(view: View) -> Iterator[Problem]:
@@ -185,9 +197,10 @@ def exact_label(view: View) -> Iterator[Problem]:
 
 
 ARGUMENT_CHECKS = tuple(Check(server_arguments(server), (server,)) for server in SERVERS)  # before what is not available yet
+BATCH = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
 CHECKS = (
     Check(one_of("num_rollout", "num_epoch", needed=True), ("num_rollout", "num_epoch")),
-    Check(batch_equation, ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")),
+    Check(batch_equation, BATCH),
     Check(lengths, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
     Check(top_k("rollout_top_k"), ("rollout_top_k",)),
     Check(untruncated("rollout_top_p", 1), ("off_policy_correction", "rollout_top_p")),
@@ -198,7 +211,8 @@ CHECKS = (
     Check(clip_band, ("tis_clip", "tis_clip_low")),
     Check(learning_rates, ("lr", "min_lr")),
     Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
-    Check(one_rank, ("actor_num_nodes", "actor_num_gpus_per_node")),
+    Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
+    Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
     Check(eval_names, ("eval_prompt_data",)),
     Check(top_k("eval_top_k"), ("eval_top_k",)),

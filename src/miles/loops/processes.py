@@ -18,7 +18,7 @@ from miles.errors import EngineError
 from miles.loops.watch import first_line, watch
 from miles.placement.cluster import Cluster
 from miles.placement.logs import last_lines, log_output
-from miles.policy.actor import PolicyClient, start_policy
+from miles.policy.client import PolicyClient, start_policy
 
 STOP_SECONDS = 5.0
 
@@ -42,9 +42,10 @@ async def processes(config: AnyConfig, derived: Derived, cluster: Cluster, logs:
     actors: list[Any] = []
     deaths: list[asyncio.Task[None]] = []
     try:
-        policy = start_policy(config, derived, **cluster.options(0))
-        actors.append(policy.actor)
-        log_output(policy.actor, logs / "rank-0.log")
+        policy = start_policy(config, derived, [cluster.options(rank) for rank in range(derived.num_ranks)])
+        actors += policy.actors
+        for rank, actor in enumerate(policy.actors):
+            log_output(actor, logs / f"rank-{rank}.log")
         engines = [start_engine(number, config, derived, cluster, logs) for number in range(derived.num_engines)]
         actors += engines
         addresses = await asyncio.gather(*(address_of(number, engine, config, logs) for number, engine in enumerate(engines)))

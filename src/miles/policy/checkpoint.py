@@ -1,26 +1,29 @@
 """Checkpoints: an HF folder that others can use, and beside it what only a resumed run needs.
 
 <folder>/hf/                  config, tokenizer, safetensors; loadable by transformers
-<folder>/trainer/state.pt     optimiser, schedule, random state, step counter
+<folder>/trainer/tensors/     every rank's slices of weights and moments; loadable with another number of ranks
+<folder>/trainer/state.pt     schedule, step counter
 <folder>/trainer/files.json   size and CRC-32 of every file, so that damage is found before anything is loaded
 """
 
 import json
 import shutil
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from miles.errors import CheckpointError, PolicyError
+from miles.errors import CheckpointError
+from miles.policy.export import write_weights
 from miles.policy.folders import written_aside
-from miles.policy.model import read_causal_lm
 from miles.policy.trainer import Trainer
+from miles.policy.trainer_state import put_back, read_tensors, write_tensors
 
-HF, STATE, FILES = "hf", "trainer/state.pt", "trainer/files.json"
-FORMAT = 1
+HF, TENSORS, STATE, FILES = "hf", "trainer/tensors", "trainer/state.pt", "trainer/files.json"
+FORMAT = 2
 WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
 CHUNK_BYTES = 1 << 20
 REMEDY = "Resume from an older checkpoint (the `latest` file beside it names the one in use), or start anew."
@@ -30,20 +33,26 @@ def save_checkpoint(trainer: Trainer, folder: Path, source: Path) -> None:
     """Write a checkpoint aside, force it to the disk, then rename it; a checkpoint that stood there survives a failure.
 
     Args:
-        trainer: what is saved.
-        folder: the checkpoint.
+        trainer: what is saved; every rank must call.
+        folder: the checkpoint, in a file system that all ranks see.
         source: the HF folder the run started from; tokenizer and whatever else is no weight are copied from it.
 
     Raises:
         CheckpointError: it could not be written.
     """
+    ranks = trainer.ranks
     try:
-        with written_aside(folder, durable=True) as aside:
-            copy_companions(source, aside / HF)
-            trainer.model.causal_lm.save_pretrained(aside / HF)
-            (aside / STATE).parent.mkdir()
-            torch.save(trainer_state(trainer), aside / STATE)
-            (aside / FILES).write_text(json.dumps(fingerprints(aside)))
+        with written_aside(folder, durable=True) if ranks.index == 0 else nullcontext() as aside:
+            shared = ranks.from_first(aside)
+            if aside is not None:
+                copy_companions(source, aside / HF)
+                (aside / TENSORS).mkdir(parents=True)
+            write_weights(trainer.model.causal_lm, aside and aside / HF)
+            write_tensors(trainer, Path(shared or folder) / TENSORS)
+            if aside is not None:
+                torch.save(trainer_state(trainer), aside / STATE)
+                (aside / FILES).write_text(json.dumps(fingerprints(aside)))
+        ranks.wait()
     except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(
             f"the checkpoint {folder} could not be written: {error}. Nothing that was there is lost. "
@@ -60,14 +69,13 @@ def copy_companions(source: Path, target: Path) -> None:
 
 
 def trainer_state(trainer: Trainer) -> dict[str, Any]:
-    """Everything beside the weights that the next optimiser step depends on."""
+    """Everything that is the same on all ranks and no tensor."""
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in trainer.optimizer.param_groups]
     return {
         "format": FORMAT,
         "num_optimizer_steps": trainer.num_optimizer_steps,
-        "optimizer": trainer.optimizer.state_dict(),
+        "groups": groups,
         "schedule": trainer.schedule.state_dict(),
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 
@@ -77,25 +85,20 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     Raises:
         CheckpointError: it is missing, damaged, or of another model.
     """
-    check_files(folder)
+    damage = trainer.ranks.from_first(damage_of(folder) if trainer.ranks.index == 0 else "")
+    if damage:
+        raise CheckpointError(damage)
     state = read_state(folder)
-    try:
-        saved = read_causal_lm(folder / HF)
-    except PolicyError as error:
-        raise CheckpointError(f"the checkpoint {folder} cannot be used: {error} {REMEDY}") from error
-    weights, own = saved.state_dict(), trainer.model.causal_lm.state_dict()
-    refuse_other_model(folder, weights, own)
-    trainer.model.causal_lm.load_state_dict(weights)
-    trainer.optimizer.load_state_dict(state["optimizer"])
+    tensors = read_tensors(trainer, folder / TENSORS)
+    put_back(trainer, tensors)
+    for group, saved in zip(trainer.optimizer.param_groups, state["groups"], strict=True):
+        group.update(saved)
     trainer.schedule.load_state_dict(state["schedule"])
     trainer.num_optimizer_steps = state["num_optimizer_steps"]
-    torch.set_rng_state(state["random"])
-    if state["random_cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["random_cuda"])
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The trainer's part."""
+    """The part that is no tensor."""
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -106,16 +109,6 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"Start anew with --hf-checkpoint {folder / HF}."
         )
     return state
-
-
-def refuse_other_model(folder: Path, saved: dict[str, Any], own: dict[str, Any]) -> None:
-    """Refuse weights whose names or shapes are not the trainer's."""
-    other = sorted(saved.keys() ^ own.keys()) or [name for name in own if saved[name].shape != own[name].shape]
-    if other:
-        raise CheckpointError(
-            f"the checkpoint {folder} is of another model: {other[0]} and {len(other) - 1} more weights differ in name or shape. "
-            "Resume with the --hf-checkpoint that the run was started with."
-        )
 
 
 def fingerprints(folder: Path) -> dict[str, list[int]]:
@@ -133,19 +126,16 @@ def crc32(path: Path) -> int:
     return value
 
 
-def check_files(folder: Path) -> None:
-    """Compare every file with what was written.
-
-    Raises:
-        CheckpointError: one is missing or differs.
-    """
+def damage_of(folder: Path) -> str:
+    """What differs from what was written, in a sentence; empty where nothing does."""
     try:
         expected: dict[str, list[int]] = json.loads((folder / FILES).read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is no complete checkpoint: {error}. {REMEDY}") from error
+        return f"{folder} is no complete checkpoint: {error}. {REMEDY}"
     for name, (size, crc) in expected.items():
         path = folder / name
         if not path.is_file():
-            raise CheckpointError(f"{path} is missing. {REMEDY}")
+            return f"{path} is missing. {REMEDY}"
         if path.stat().st_size != size or crc32(path) != crc:
-            raise CheckpointError(f"{path} is damaged: it is not what was written ({size} bytes, CRC {crc:08x}). {REMEDY}")
+            return f"{path} is damaged: it is not what was written ({size} bytes, CRC {crc:08x}). {REMEDY}"
+    return ""

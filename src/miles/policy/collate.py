@@ -46,6 +46,12 @@ class ForwardInput:
         return ForwardInput(self.input_ids.to(device), self.position_ids.to(device), visible, *moved)
 
 
+def nothing_to_predict() -> ForwardInput:
+    """One token and no prediction: a rank that has less to do than the others keeps them company with it."""
+    none, zero = torch.empty(0, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64)
+    return ForwardInput(zero, zero, None, none, none, none, none)
+
+
 def collate(batch: TrainBatch, rows: Sequence[Row]) -> ForwardInput:
     """The forward pass of these rows."""
     width = max(row.length for row in rows)

@@ -1,5 +1,11 @@
-"""Weights as an HF folder that transformers, SGLang and the embedded engine load."""
+"""Weights as an HF folder that transformers, SGLang and the embedded engine load.
 
+Ranks gather one bucket of parameters at a time, which the first of them writes: nobody ever holds the whole model.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -7,25 +13,75 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from miles.policy.folders import written_aside
+from miles.policy.ranks import OneRank, Ranks
+from miles.policy.sharding import whole
 
-WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+BUCKET_BYTES = 1 << 30
 
 
-def export_weights(causal_lm: Any, folder: Path) -> None:
+def export_weights(causal_lm: Any, folder: Path, ranks: Ranks | None = None) -> None:
     """Write config and weights for publishing: quickly, the folder appears whole, but not forced to the disk.
+
+    With several ranks every one of them must call it; the folder is there when the call returns.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    with written_aside(folder, durable=False) as aside:
-        if getattr(causal_lm, "_weight_conversions", None):  # names on disk differ from those in memory; transformers maps them
-            causal_lm.save_pretrained(aside)
-        else:
-            save_file(untied_weights(causal_lm), aside / WEIGHTS_FILE, metadata={"format": "pt"})
-            (aside / "config.json").write_text(causal_lm.config.to_json_string())
+    ranks = ranks or OneRank()
+    with written_aside(folder, durable=False) if ranks.index == 0 else nullcontext() as aside:
+        write_weights(causal_lm, aside)
+    ranks.wait()
+
+
+def write_weights(causal_lm: Any, folder: Path | None, bucket_bytes: int = BUCKET_BYTES) -> None:
+    """Write config and weights into ``folder``; None on ranks that only take part in the gathering."""
+    if getattr(causal_lm, "_weight_conversions", None):  # names on disk differ from those in memory; transformers maps them
+        state = {name: tensor for bucket in weight_buckets(causal_lm, bucket_bytes) for name, tensor in bucket.items()}
+        if folder is not None:
+            causal_lm.save_pretrained(folder, state_dict=state)
+        return
+    sizes: list[dict[str, int]] = []
+    for bucket in weight_buckets(causal_lm, bucket_bytes):
+        if folder is not None:
+            save_file(bucket, folder / _part_file(len(sizes)), metadata={"format": "pt"})
+        sizes.append({name: tensor.nbytes for name, tensor in bucket.items()})
+    if folder is not None:
+        _name_parts(folder, sizes)
+        (folder / "config.json").write_text(causal_lm.config.to_json_string())
+
+
+def weight_buckets(causal_lm: Any, bucket_bytes: int = BUCKET_BYTES) -> Iterator[dict[str, Tensor]]:
+    """The weights, whole and contiguous, in buckets of about ``bucket_bytes``; every rank must take all of them.
+
+    Without the names that are tied to another one; loading ties them again.
+    """
+    bucket: dict[str, Tensor] = {}
+    num_bytes = 0
+    for name, tensor in untied_weights(causal_lm).items():
+        if bucket and num_bytes + tensor.nbytes > bucket_bytes:
+            yield bucket
+            bucket, num_bytes = {}, 0
+        bucket[name] = whole(tensor.detach()).contiguous()
+        num_bytes += tensor.nbytes
+    yield bucket
 
 
 def untied_weights(causal_lm: Any) -> dict[str, Tensor]:
-    """The state dictionary without the names that are tied to another one; loading ties them again."""
+    """The state dictionary without the names that are tied to another one; of a spread model its slices."""
     tied = set(causal_lm.all_tied_weights_keys)
-    return {name: tensor.contiguous() for name, tensor in causal_lm.state_dict().items() if name not in tied}
+    return {name: tensor for name, tensor in causal_lm.state_dict().items() if name not in tied}
+
+
+def _part_file(number: int) -> str:
+    return f"model-{number + 1:05d}.safetensors"
+
+
+def _name_parts(folder: Path, sizes: list[dict[str, int]]) -> None:
+    """One file gets the plain name, several get an index."""
+    if len(sizes) == 1:
+        (folder / _part_file(0)).rename(folder / WEIGHTS_FILE)
+        return
+    places = {name: _part_file(number) for number, part in enumerate(sizes) for name in part}
+    index = {"metadata": {"total_size": sum(size for part in sizes for size in part.values())}, "weight_map": places}
+    (folder / INDEX_FILE).write_text(json.dumps(index))

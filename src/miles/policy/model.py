@@ -67,7 +67,7 @@ class PolicyModel(nn.Module):
         if not with_entropy:
             return TokenScores(-F.cross_entropy(scaled, batch.target, reduction="none"), None)
         table = torch.log_softmax(scaled, dim=-1)
-        return TokenScores(table.gather(1, batch.target[:, None])[:, 0], -(table.exp() * table).sum(dim=-1))
+        return TokenScores(-F.nll_loss(table, batch.target, reduction="none"), -(table.exp() * table).sum(dim=-1))
 
 
 def load_model(folder: Path, *, device: str, gradient_checkpointing: bool) -> PolicyModel:

@@ -3,9 +3,12 @@
 Loss normaliser, loss and metrics are sums over the global batch; a trainer sums its own part and asks its ranks for the whole.
 """
 
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Ranks(Protocol):
@@ -18,6 +21,14 @@ class Ranks(Protocol):
         """Elementwise sum over all ranks; every rank must call it, in the same order."""
         ...
 
+    def wait(self) -> None:
+        """Return when every rank has called it."""
+        ...
+
+    def from_first(self, value: T) -> T:
+        """What rank 0 gave; the others' values are not read."""
+        ...
+
 
 class OneRank:
     """A policy on one rank."""
@@ -28,3 +39,37 @@ class OneRank:
     def sum(self, values: Tensor) -> Tensor:
         """The values themselves."""
         return values
+
+    def wait(self) -> None:
+        """There is nobody to wait for."""
+
+    def from_first(self, value: T) -> T:
+        """The value itself."""
+        return value
+
+
+class ProcessRanks:
+    """One process for each rank; torch's process group is their only channel.
+
+    mesh: over all of them, ``shard`` or ``replicate × shard``.
+    """
+
+    def __init__(self, mesh: Any) -> None:
+        self.mesh = mesh
+        self.index, self.size = dist.get_rank(), dist.get_world_size()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Elementwise sum over all ranks, on the device of ``values``."""
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    def wait(self) -> None:
+        """A barrier."""
+        dist.barrier()
+
+    def from_first(self, value: T) -> T:
+        """Rank 0's value, pickled."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]

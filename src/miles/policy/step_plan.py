@@ -8,9 +8,10 @@ from torch import Tensor
 from miles.errors import PolicyError
 from miles.policy.advantages import grpo_advantages
 from miles.policy.batch import TrainBatch
-from miles.policy.collate import ForwardInput, collate
+from miles.policy.collate import ForwardInput, collate, nothing_to_predict
 from miles.policy.losses import LossSpec
-from miles.policy.packing import Limits, plan_micro_batches, plan_rows
+from miles.policy.packing import Limits, plan_micro_batches, plan_rows, share_rows
+from miles.policy.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class PlannedStep:
     """One optimiser step.
 
     num_samples, num_tokens: samples and trained tokens of its global batch, with those that need no forward pass.
-    parts: the micro-batches, only of samples that add to the gradient.
+    parts: this rank's micro-batches, only of samples that add to the gradient; every rank has the same number of them.
     """
 
     num_samples: int
@@ -30,7 +31,7 @@ class PlannedStep:
 class StepPlanner:
     """How rollouts become optimiser steps.
 
-    hidden_size: of a model whose rows may share a prompt, else None.
+    hidden_size, shares_prompts: of the model.
     """
 
     num_steps: int
@@ -38,7 +39,9 @@ class StepPlanner:
     divide_by_std: bool
     spec: LossSpec
     limits: Limits
-    hidden_size: int | None
+    hidden_size: int
+    shares_prompts: bool
+    ranks: Ranks
 
     def advantages(self, batch: TrainBatch) -> Tensor:
         """[samples], float64."""
@@ -66,6 +69,16 @@ class StepPlanner:
         lengths = batch.trained_lengths
         useful = (advantages != 0).tolist() if self.spec.skips_zero_advantages else [True] * batch.num_samples
         forwarded = [sample for sample in samples if useful[sample] and lengths[sample] > 0]
-        rows = plan_rows(forwarded, batch.prompt_of, batch.prompt_lengths, batch.fed_lengths, self.limits, self.hidden_size)
-        parts = [collate(batch, part) for part in plan_micro_batches(rows, self.limits)]
-        return PlannedStep(len(samples), int(lengths[samples.start : samples.stop].sum()), parts)
+        return PlannedStep(len(samples), int(lengths[samples.start : samples.stop].sum()), self._parts(batch, forwarded))
+
+    def _parts(self, batch: TrainBatch, samples: list[int]) -> list[ForwardInput]:
+        """The rank's forward passes over ``samples``; a rank whose share needs fewer than another's adds empty ones.
+
+        Ranks gather parameters together, so all of them must go through the model equally often. Each plans for all: the
+        number is agreed without a message.
+        """
+        sharing = self.hidden_size if self.shares_prompts else None
+        rows = plan_rows(samples, batch.prompt_of, batch.prompt_lengths, batch.fed_lengths, self.limits, sharing)
+        shares = [plan_micro_batches(share, self.limits) for share in share_rows(rows, self.ranks.size, self.hidden_size)]
+        own = [collate(batch, part) for part in shares[self.ranks.index]]
+        return own + [nothing_to_predict()] * (max(map(len, shares)) - len(own))

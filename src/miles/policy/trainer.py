@@ -20,7 +20,8 @@ from miles.policy.losses import LossSpec, normaliser, token_losses, token_weight
 from miles.policy.model import PolicyModel, load_model
 from miles.policy.optimizer import build_optimizer, build_schedule
 from miles.policy.packing import Limits
-from miles.policy.ranks import OneRank, Ranks
+from miles.policy.ranks import OneRank, ProcessRanks, Ranks
+from miles.policy.sharding import shard_model, whole
 from miles.policy.step_metrics import Tally, token_sums
 from miles.policy.step_plan import PlannedStep, StepPlanner
 from miles.types import Rollout, StepReport
@@ -48,14 +49,15 @@ class Trainer:
         Raises:
             PolicyError: the model cannot be loaded or trained, or the schedule does not fit the run.
         """
-        options = config.model
+        options, self.ranks = config.model, ranks or OneRank()
         self.model = model or load_model(
             options.hf_checkpoint, device=derived.device, gradient_checkpointing=options.gradient_checkpointing
         )
+        if isinstance(ranks, ProcessRanks):
+            shard_model(self.model, ranks.mesh)
         self.optimizer = build_optimizer(self.model.parameters(), config.optimizer)
         self.schedule = build_schedule(self.optimizer, config.optimizer, derived.num_optimizer_steps)
         self.num_optimizer_steps = 0
-        self._ranks = ranks or OneRank()
         self._spec = LossSpec.from_config(config)
         self._temperature = config.sampling.rollout_temperature
         self._clip_grad = config.optimizer.clip_grad
@@ -65,7 +67,9 @@ class Trainer:
             divide_by_std=config.algorithm.grpo_std_normalization,
             spec=self._spec,
             limits=Limits(derived.max_tokens_per_gpu, derived.micro_batch_size),
-            hidden_size=self.model.hidden_size if self.model.shares_prompts else None,
+            hidden_size=self.model.hidden_size,
+            shares_prompts=self.model.shares_prompts,
+            ranks=self.ranks,
         )
 
     def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
@@ -86,8 +90,8 @@ class Trainer:
         for number, step in enumerate(steps):
             where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
             self._take_step(step, columns, tally, first=number == 0, where=where)
-        zero, count = self._ranks.sum(torch.tensor([int((advantages == 0).sum()), batch.num_samples])).tolist()
-        return StepReport(tally.metrics(self._spec, self._ranks) | {"train/zero_advantage_share": zero / count}, len(steps))
+        zero = int((advantages == 0).sum()) / max(batch.num_samples, 1)
+        return StepReport(tally.metrics(self._spec, self.ranks) | {"train/zero_advantage_share": zero}, len(steps))
 
     @property
     def learning_rate(self) -> float:
@@ -99,30 +103,29 @@ class Trainer:
 
         The first step's forward pass yields its own old log-probs, so a rollout of one step costs no extra one.
         """
-        like = next(self.model.parameters())
+        device, dtype = self.model.device, next(self.model.parameters()).dtype
         columns = _Columns(
-            advantages=advantages.to(like),
-            trained_lengths=torch.tensor(batch.trained_lengths).to(like),
-            sampled=torch.tensor(batch.logprobs).to(like),
+            advantages=advantages.to(device, dtype),
+            trained_lengths=torch.tensor(batch.trained_lengths).to(device, dtype),
+            sampled=torch.tensor(batch.logprobs).to(device, dtype),
             old=None,
         )
         if len(steps) == 1 or not self._spec.reads_old:
             return columns
         old = torch.full_like(columns.sampled, torch.nan)
         with torch.no_grad():
-            for part in (part.to(like.device) for step in steps[1:] for part in step.parts):
+            for part in (part.to(self.model.device) for step in steps[1:] for part in step.parts):
                 old[part.response_index] = self.model(part, self._temperature, False).logprobs
         return replace(columns, old=old)
 
     def _take_step(self, step: PlannedStep, columns: _Columns, tally: Tally, *, first: bool, where: str) -> None:
         """Forward and backward over all parts, then one step of the optimiser; also where no part is left."""
         zero_gradients(self.model)
-        num_tokens, num_samples = self._ranks.sum(torch.tensor([step.num_tokens, step.num_samples])).tolist()
-        divisor = normaliser(num_tokens, num_samples, self._spec)
+        divisor = normaliser(step.num_tokens, step.num_samples, self._spec)
         aggregated = torch.zeros(2, dtype=torch.float64)
         for part in step.parts:
             aggregated += self._backward(part, columns, divisor, tally, first=first)
-        pg_loss, entropy = self._ranks.sum(aggregated).tolist()
+        pg_loss, entropy = self.ranks.sum(aggregated).tolist()
         grad_norm = self._clip(pg_loss - self._spec.entropy_coef * entropy, where)
         tally.add_step(pg_loss, entropy, grad_norm, self.learning_rate)
         self.optimizer.step()
@@ -150,7 +153,7 @@ class Trainer:
             PolicyError: the loss or the norm is not finite.
         """
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = whole(get_total_norm(gradients))
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise PolicyError(
                 f"{where}: the loss is {loss:g} and the gradient norm {float(norm):g}; the step was not taken and the weights "

@@ -12,6 +12,13 @@ class PlacementOptions(OptionSet):
 
     actor_num_nodes: int = option(1, "Nodes of the policy.", panel=PANEL, ge=1)
     actor_num_gpus_per_node: int = option(1, "Trainer ranks per node (GPUs; on a CPU worker processes).", panel=PANEL, ge=1)
+    actor_num_gpus_per_replica: int | None = option(
+        None,
+        "Ranks over which one copy of the policy is spread; more ranks hold further copies. By default one copy over all.",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+    )
     rollout_num_gpus_per_engine: int = option(1, "GPUs of one engine (tensor parallel).", panel=PANEL, ge=1)
 
 

@@ -1,0 +1,128 @@
+"""The policy for the loops: every call goes to all ranks and is one awaitable, with one answer or one error.
+
+loop ──PolicyClient.train_on(Rollout)──► TrainBatch ──Ray──► PolicyWorker × ranks ──► Trainer
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from miles.config.commands import AnyConfig
+from miles.config.derived import Derived
+from miles.errors import MilesError, PolicyError
+from miles.policy.actor import PolicyWorker
+from miles.policy.batch import TrainBatch
+from miles.types import Metrics, Rollout, StepReport
+
+T = TypeVar("T")
+OWN_WORDS_SECONDS = 5.0
+
+
+def start_policy(config: AnyConfig, derived: Derived, actor_options: Sequence[dict[str, Any]]) -> "PolicyClient":
+    """Start one actor for each rank (``actor_options`` as for Ray's ``.options``) and return at once."""
+    import ray
+
+    model = config.model.model_copy(update={"hf_checkpoint": config.model.hf_checkpoint.absolute()})
+    absolute, actor_class = config.model_copy(update={"model": model}), ray.remote(PolicyWorker)
+    return PolicyClient(
+        [actor_class.options(**options).remote(absolute, derived, index) for index, options in enumerate(actor_options)]
+    )
+
+
+class PolicyClient:
+    """The policy, for the loops: each call is awaited on the caller's event loop; folders are absolute paths."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        """Talk to the ``PolicyWorker``s behind the handles, rank 0 first; ``info`` has them start and waits for it."""
+        self.actors = list(actors)
+        self._started = [self.actors[0].start.remote()] if len(self.actors) == 1 else []
+
+    async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
+        """Take the optimiser steps of one rollout.
+
+        Raises:
+            PolicyError: the rollout cannot be trained on, a loss or gradient is not finite, or a rank's process has ended.
+        """
+        batch = TrainBatch.from_rollout(rollout, policy_version)
+        report: StepReport = await self._all(f"training on rollout {rollout.rollout_id}", "train_on", batch)
+        return report
+
+    async def export_weights(self, folder: Path) -> None:
+        """Write the weights as an HF safetensors folder, which appears whole."""
+        await self._all(f"exporting weights to {folder}", "export_weights", folder)
+
+    async def save(self, folder: Path) -> None:
+        """Write a checkpoint, aside first and then renamed; ``CheckpointError`` where it cannot be written."""
+        await self._all(f"saving {folder}", "save", folder)
+
+    async def load(self, folder: Path) -> None:
+        """Go on from a checkpoint; ``CheckpointError`` where it is missing, damaged or does not fit."""
+        await self._all(f"loading {folder}", "load", folder)
+
+    async def info(self) -> Metrics:
+        """As ``PolicyWorker.info``; returns once the model is loaded, raises ``PolicyError`` if it cannot be."""
+        if not self._started:
+            address: str = (await _answers("starting", [self.actors[0].listen.remote()]))[0]
+            self._started = [actor.start.remote(address) for actor in self.actors]
+        await _answers("starting", self._started)
+        info: Metrics = await self._all("starting", "info")
+        return info
+
+    async def _all(self, doing: str, method: str, *arguments: Any) -> Any:
+        """Call all ranks; rank 0's answer."""
+        return (await _answers(doing, [getattr(actor, method).remote(*arguments) for actor in self.actors]))[0]
+
+
+async def _answers(doing: str, calls: Sequence[Awaitable[T]]) -> list[T]:
+    """The actors' answers in order; their own errors as they are, everything else as a ``PolicyError`` with its cause.
+
+    When one rank fails, the others wait for it in vain or lose their connection to it: they get a moment to say what
+    happened to them, and the error with the most to say is raised.
+
+    Raises:
+        MilesError: whatever a worker raised.
+        PolicyError: a worker failed otherwise, or its process has ended.
+    """
+    answers = [asyncio.ensure_future(_answer(call)) for call in calls]
+    await asyncio.wait(answers, return_when=asyncio.FIRST_EXCEPTION)
+    if any(not answer.done() for answer in answers):
+        await asyncio.wait(answers, timeout=OWN_WORDS_SECONDS)
+    errors = {rank: error for rank, answer in enumerate(answers) if answer.done() and (error := answer.exception()) is not None}
+    for answer in answers:
+        answer.cancel()
+    if errors:
+        rank = min(errors, key=lambda rank: (_vagueness(errors[rank]), rank))
+        raise _as_miles_error(doing, errors[rank], f"rank {rank} of the policy" if len(answers) > 1 else "the policy")
+    return [answer.result() for answer in answers]
+
+
+async def _answer(call: Awaitable[T]) -> T:
+    """A coroutine around whatever Ray returns."""
+    return await call
+
+
+def _vagueness(error: BaseException) -> int:
+    """0 for an error of our own, 1 for a process that ended, 2 for anything else, such as a lost connection."""
+    from ray.exceptions import RayActorError
+
+    return 0 if isinstance(getattr(error, "cause", None), MilesError) else 1 if isinstance(error, RayActorError) else 2
+
+
+def _as_miles_error(doing: str, error: BaseException, who: str) -> BaseException:
+    """The error that the caller sees, its cause attached."""
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        text = f"{who} failed while {doing}: {cause!r}. Its log in the run folder has the traceback."
+        found: BaseException = cause if isinstance(cause, MilesError) else PolicyError(text)
+    elif isinstance(error, RayActorError):
+        first_line = str(error).splitlines()[0]
+        found = PolicyError(f"{who}'s process ended while {doing}: {first_line} If memory ran out, lower --max-tokens-per-gpu.")
+    elif isinstance(error, RayError):
+        found = PolicyError(f"Ray failed while {doing} with {who}: {error}. See `ray status`.")
+    else:
+        return error
+    found.__cause__ = error
+    return found

@@ -1,0 +1,122 @@
+"""What only a resumed run needs, as tensors by name: masters, optimiser moments, random state.
+
+``torch.distributed.checkpoint`` writes each rank's slices and cuts them anew for any other number of ranks.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from miles.errors import CheckpointError
+from miles.policy.ranks import OneRank, Ranks
+from miles.policy.trainer import Trainer
+
+MODEL, RANDOM = "model/", "random/"
+Tensors = dict[str, Tensor]
+
+
+def model_tensors(trainer: Trainer) -> Tensors:
+    """The weights by name, this rank's slices of them."""
+    return {MODEL + name: tensor.detach() for name, tensor in trainer.model.named_parameters()}
+
+
+def moments(trainer: Trainer) -> Tensors:
+    """The optimiser's state of each weight; empty before its first step."""
+    return {
+        f"{kind}/{name}": value
+        for name, parameter in trainer.model.named_parameters()
+        for kind, value in trainer.optimizer.state.get(parameter, {}).items()
+    }
+
+
+def write_tensors(trainer: Trainer, folder: Path) -> None:
+    """Write all of them; every rank must call it with the same folder.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    random = {f"{RANDOM}{trainer.ranks.index}": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        random[f"{RANDOM}cuda/{trainer.ranks.index}"] = torch.cuda.get_rng_state()
+    tensors: dict[str, Any] = model_tensors(trainer) | moments(trainer) | random
+    try:
+        with quietly():
+            save(tensors, checkpoint_id=folder, no_dist=alone(trainer.ranks))
+    except CheckpointException as error:  # holds the failure of every rank
+        raise OSError("; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())) from error
+
+
+def read_tensors(trainer: Trainer, folder: Path) -> Tensors:
+    """The rank's slices of everything in the folder that the trainer has a place for; nothing is changed yet.
+
+    Raises:
+        CheckpointError: the weights differ from the trainer's in name or shape.
+    """
+    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    own = model_tensors(trainer)
+    sizes = {name: data.size for name, data in stored.items() if isinstance(data, TensorStorageMetadata)}
+    refuse_other_model(folder, {name: size for name, size in sizes.items() if name.startswith(MODEL)}, own)
+    wanted: dict[str, Any] = {name: torch.empty_like(tensor) for name, tensor in own.items()}
+    for name in stored:
+        kind, _, rest = name.partition("/")
+        if MODEL + rest in own:
+            wanted[name] = torch.zeros((), dtype=torch.float32) if kind == "step" else torch.empty_like(own[MODEL + rest])
+    random = f"{RANDOM}{trainer.ranks.index}"
+    if random in stored:
+        wanted[random] = torch.get_rng_state()
+    with quietly():
+        load(wanted, checkpoint_id=folder, no_dist=alone(trainer.ranks))
+    return wanted
+
+
+def put_back(trainer: Trainer, tensors: Tensors) -> None:
+    """Give the trainer the weights, moments and random state that were read."""
+    with torch.no_grad():
+        for name, tensor in model_tensors(trainer).items():
+            tensor.copy_(tensors[name])
+    kept: dict[str, Tensors] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind != "model":
+            kept.setdefault(name, {})[kind] = value
+    trainer.optimizer.state.clear()
+    for name, parameter in trainer.model.named_parameters():
+        if name in kept:
+            trainer.optimizer.state[parameter] = kept[name]
+    random = tensors.get(f"{RANDOM}{trainer.ranks.index}")
+    if random is not None:
+        torch.set_rng_state(random)
+
+
+def refuse_other_model(folder: Path, saved: dict[str, Any], own: Tensors) -> None:
+    """Refuse weights whose names or shapes are not the trainer's."""
+    other = sorted(saved.keys() ^ own.keys()) or [name for name in own if saved[name] != own[name].shape]
+    if other:
+        name = other[0].removeprefix(f"{MODEL}causal_lm.")
+        raise CheckpointError(
+            f"the checkpoint {folder.parent.parent} is of another model: {name} and {len(other) - 1} more weights differ in name "
+            "or shape. Resume with the --hf-checkpoint that the run was started with."
+        )
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the remark that one rank has nobody to agree with, which is what it was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
+
+
+def alone(ranks: Ranks) -> bool:
+    """Whether there is no other rank to agree with."""
+    return isinstance(ranks, OneRank)

@@ -1,0 +1,144 @@
+"""Several trainer ranks on this machine: one process imports torch and transformers, then forks a process for each rank.
+
+    python -m tests.policy.ranked WORK_FOLDER
+
+Runs every scenario below and writes what rank 0 found to ``WORK_FOLDER/<name>.pt``.
+"""
+
+import multiprocessing
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from miles.policy.checkpoint import load_checkpoint, save_checkpoint
+from miles.policy.export import export_weights
+from miles.policy.process_group import join, leave
+from miles.policy.sharding import whole
+from miles.policy.trainer import Trainer
+from tests.policy.builders import PRESET, config, derived, policy_model, random_rollout, rollout, sample
+
+ROLLOUTS = [random_rollout(seed, num_groups=2, group_size=4, longest=6) for seed in (5, 6, 7)]
+LIVELY = {"lr_decay_style": "cosine", "lr_warmup_iters": 1, "weight_decay": 0.01, "lr": 1e-2}
+Job = Callable[[Any, Path], Any]
+
+
+def trainer(ranks: Any, dtype: torch.dtype = torch.float64, **options: Any) -> Trainer:
+    """A trainer on a tiny model for rollouts of eight samples."""
+    sizes = options.pop("sizes", {})
+    return Trainer(config(**(LIVELY | options)), derived(8, **sizes), ranks, policy_model(dtype=dtype))
+
+
+def gradient_of(built: Trainer, made: Any) -> torch.Tensor:
+    """The whole gradient of one step, in one vector."""
+    built.train_on(made, 0)
+    return torch.cat([whole(parameter.grad).flatten() for parameter in built.model.parameters()])
+
+
+def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
+    """One batch under several cuts."""
+    made = ROLLOUTS[0]
+    found = {
+        "packed": gradient_of(trainer(ranks), made),
+        "one sample at a time": gradient_of(trainer(ranks, sizes={"micro_batch_size": 1}), made),
+        "float32": gradient_of(trainer(ranks, torch.float32), made),
+        "entropy": gradient_of(trainer(ranks, entropy_coef=0.05, loss_aggregation="sequence-mean"), made),
+        "checkpointing": gradient_of(checkpointed(ranks), made),
+    }
+    lonely = [[sample(0, i, (1, 2), (3, 4, 5), reward=float(i == 0)) for i in range(2)]]
+    lonely.append([sample(1, i, (1, 2), (3, 4, 5)) for i in range(6)])  # no advantage: ranks are left empty
+    return found | {"empty ranks": gradient_of(trainer(ranks), rollout(lonely))}
+
+
+def checkpointed(ranks: Any) -> Trainer:
+    """Activations are made anew in the backward pass."""
+    model = policy_model()
+    model.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
+    return Trainer(config(**LIVELY), derived(8), ranks, model)
+
+
+def steps(ranks: Any, folder: Path) -> list[Any]:
+    """Two rollouts of two optimiser steps each, and the export after them."""
+    built = trainer(ranks, torch.float32, sizes={"num_steps": 2}, off_policy_correction="tis")
+    reports = [built.train_on(made, 0).metrics for made in ROLLOUTS[:2]]
+    export_weights(built.model.causal_lm, folder / f"export-{dist.get_world_size() if ranks else 1}", ranks)
+    return reports
+
+
+def begin(ranks: Any, folder: Path) -> Any:
+    """One rollout, then a checkpoint."""
+    built = trainer(ranks, torch.float32)
+    report = built.train_on(ROLLOUTS[0], 0).metrics
+    save_checkpoint(built, folder / f"kept-{built.ranks.size}", PRESET)
+    return report
+
+
+def go_on(written_by: int) -> Job:
+    """Load the checkpoint of so many ranks and take the rest."""
+
+    def job(ranks: Any, folder: Path) -> Any:
+        built = trainer(ranks, torch.float32)
+        load_checkpoint(built, folder / f"kept-{written_by}")
+        return [built.train_on(made, 1).metrics for made in ROLLOUTS[1:]]
+
+    return job
+
+
+SCENARIOS: list[tuple[str, int, int, Job]] = [
+    ("gradients-1", 1, 1, gradients),
+    ("gradients-2", 2, 2, gradients),
+    ("gradients-4", 4, 4, gradients),
+    ("gradients-2x2", 4, 2, gradients),
+    ("steps-1", 1, 1, steps),
+    ("steps-2", 2, 2, steps),
+    ("begin-1", 1, 1, begin),
+    ("begin-2", 2, 2, begin),
+    ("1-to-1", 1, 1, go_on(1)),
+    ("1-to-2", 2, 2, go_on(1)),
+    ("2-to-1", 1, 1, go_on(2)),
+    ("2-to-2", 2, 2, go_on(2)),
+]
+
+
+def rank_process(name: str, index: int, num_ranks: int, replica: int, job: Job, folder: Path) -> None:
+    """One rank of one scenario."""
+    try:
+        torch.set_num_threads(1)
+        ranks = None
+        if num_ranks > 1:
+            store = dist.FileStore(str(folder / f"{name}.store"), num_ranks)
+            ranks = join(store, index, num_ranks, replica, "cpu")
+        found = job(ranks, folder)
+        if index == 0:
+            torch.save(found, folder / f"{name}.pt")
+        leave()
+    except Exception:
+        traceback.print_exc()
+        raise
+
+
+def main() -> None:
+    """All scenarios, or those named."""
+    folder = Path(sys.argv[1])
+    context = multiprocessing.get_context("fork")
+    for name, num_ranks, replica, job in SCENARIOS:
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        processes = [
+            context.Process(target=rank_process, args=(name, index, num_ranks, replica, job, folder))
+            for index in range(num_ranks)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            sys.exit(f"{name}: a rank failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Ranks change nothing but who does the work: gradients, metrics, weights and checkpoints are those of one rank."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What every scenario of ``ranked`` gave, by name; and the folder."""
+    folder = tmp_path_factory.mktemp("ranked")
+    command = [sys.executable, "-m", "tests.policy.ranked", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {path.stem: torch.load(path) for path in folder.glob("*.pt")} | {"folder": folder}
+
+
+def relative(one, other):
+    """‖one − other‖ / ‖other‖."""
+    return float((one.double() - other.double()).norm() / other.double().norm())
+
+
+@pytest.mark.parametrize("ranks", ["2", "4", "2x2"])
+def test_the_gradient_does_not_depend_on_the_ranks(found, ranks):
+    whole = found["gradients-1"]
+    for name, gradient in found[f"gradients-{ranks}"].items():
+        assert whole[name].norm() > 0
+        assert relative(gradient, whole[name]) <= (1e-4 if name == "float32" else 1e-6), name
+    for name in ("one sample at a time", "checkpointing"):
+        assert relative(found[f"gradients-{ranks}"][name], whole["packed"]) <= 1e-6
+
+
+def test_steps_report_the_same_and_export_the_same(found):
+    for one, two in zip(found["steps-1"], found["steps-2"], strict=True):
+        assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+    one, two = (load_file(found["folder"] / f"export-{ranks}/model.safetensors") for ranks in (1, 2))
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
+def test_a_checkpoint_goes_on_with_any_number_of_ranks(found, before, after):
+    whole, resumed = found["1-to-1"], found[f"{before}-to-{after}"]
+    for one, other in zip(whole, resumed, strict=True):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
