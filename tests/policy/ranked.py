@@ -63,7 +63,7 @@ def checkpointed(ranks: Any) -> Trainer:
 
 def steps(ranks: Any, folder: Path) -> list[Any]:
     """Two rollouts of two optimiser steps each, and the export after them."""
-    built = trainer(ranks, torch.float32, sizes={"num_steps": 2}, off_policy_correction="tis")
+    built = trainer(ranks, sizes={"num_steps": 2}, off_policy_correction="tis")
     reports = [built.train_on(made, 0).metrics for made in ROLLOUTS[:2]]
     export_weights(built.model.causal_lm, folder / f"export-{dist.get_world_size() if ranks else 1}", ranks)
     return reports
@@ -71,7 +71,7 @@ def steps(ranks: Any, folder: Path) -> list[Any]:
 
 def begin(ranks: Any, folder: Path) -> Any:
     """One rollout, then a checkpoint."""
-    built = trainer(ranks, torch.float32)
+    built = trainer(ranks)
     report = built.train_on(ROLLOUTS[0], 0).metrics
     save_checkpoint(built, folder / f"kept-{built.ranks.size}", PRESET)
     return report
@@ -81,7 +81,7 @@ def go_on(written_by: int) -> Job:
     """Load the checkpoint of so many ranks and take the rest."""
 
     def job(ranks: Any, folder: Path) -> Any:
-        built = trainer(ranks, torch.float32)
+        built = trainer(ranks)
         load_checkpoint(built, folder / f"kept-{written_by}")
         return [built.train_on(made, 1).metrics for made in ROLLOUTS[1:]]
 

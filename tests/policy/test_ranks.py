@@ -38,15 +38,15 @@ def test_the_gradient_does_not_depend_on_the_ranks(found, ranks):
 
 def test_steps_report_the_same_and_export_the_same(found):
     for one, two in zip(found["steps-1"], found["steps-2"], strict=True):
-        assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+        assert two == pytest.approx(one, rel=1e-6, abs=1e-8)
     one, two = (load_file(found["folder"] / f"export-{ranks}/model.safetensors") for ranks in (1, 2))
     assert one.keys() == two.keys()
     for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(two[name], tensor, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
 def test_a_checkpoint_goes_on_with_any_number_of_ranks(found, before, after):
     whole, resumed = found["1-to-1"], found[f"{before}-to-{after}"]
     for one, other in zip(whole, resumed, strict=True):
-        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+        assert other == pytest.approx(one, rel=0 if before == after else 1e-6, abs=0 if before == after == 1 else 1e-8)

@@ -21,7 +21,7 @@ def shard_model(model: PolicyModel, mesh: Any) -> None:
     """
     for layer in layers_of(model):
         fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)  # a pass without a gradient must leave slices behind
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -10,14 +10,17 @@ PANEL = "Cluster"
 class PlacementOptions(OptionSet):
     """Trainer ranks and the size of an engine."""
 
-    actor_num_nodes: int = option(1, "Nodes of the policy.", panel=PANEL, ge=1)
-    actor_num_gpus_per_node: int = option(1, "Trainer ranks per node (GPUs; on a CPU worker processes).", panel=PANEL, ge=1)
+    actor_num_nodes: int = option(1, "Nodes of the policy.", panel=PANEL, ge=1, on_resume="safe")
+    actor_num_gpus_per_node: int = option(
+        1, "Trainer ranks per node (GPUs; on a CPU worker processes).", panel=PANEL, ge=1, on_resume="safe"
+    )
     actor_num_gpus_per_replica: int | None = option(
         None,
         "Ranks over which one copy of the policy is spread; more ranks hold further copies. By default one copy over all.",
         panel=PANEL,
         ge=1,
         usual=False,
+        on_resume="safe",
     )
     rollout_num_gpus_per_engine: int = option(1, "GPUs of one engine (tensor parallel).", panel=PANEL, ge=1)
 
