@@ -26,6 +26,11 @@ class Problem:
     why: str
     remedy: str
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether nobody has given the option, which is no mistake until the command is run."""
+        return not self.value and self.origin in ("", "default")
+
     def __str__(self) -> str:
         given = f" = {self.value}" if self.value else ""
         origin = f" ({self.origin})" if self.origin else ""

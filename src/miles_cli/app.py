@@ -1,7 +1,8 @@
 """The ``miles`` command: what there is to call, and nothing that takes long to import.
 
 miles train, miles train-async    parse ─► resolve ─► print ─► miles.loops.start
-miles config show, presets        parse ─► examine ─► print
+miles config …                    parse ─► examine ─► print          config_app.py
+miles doctor                      look ─► judge ─► print
 """
 
 import signal
@@ -11,8 +12,9 @@ from typing import Annotated
 
 import typer
 
-from miles_cli.invocation import CommandGroup, PlainCommand, RootGroup, ShowGroup, TrainAsyncCommand, TrainCommand
-from miles_cli.source_options import ConfigFiles, DryRun, Format, HelpAll, Preset
+from miles_cli.config_app import config_app
+from miles_cli.invocation import PlainCommand, RootGroup, TrainAsyncCommand, TrainCommand
+from miles_cli.source_options import AsJson, ConfigFiles, DryRun, HelpAll, Preset
 
 HELP = "Reinforcement-learning post-training for language models, from a laptop CPU to a Ray cluster of GPUs."
 TRAIN = """Train, one thing after another: the policy waits for rollout k, the engines wait for step k. Staleness 0.
@@ -23,14 +25,6 @@ TRAIN_ASYNC = """Train while the next answers are sampled: one rollout ahead, or
 First try: miles train-async --fully-async --preset reverse"""
 
 app = typer.Typer(name="miles", cls=RootGroup, help=HELP, add_completion=False, rich_markup_mode="rich")
-config_app = typer.Typer(name="config", cls=CommandGroup, help="See what a command would run with, and why.")
-show_app = typer.Typer(
-    name="show",
-    cls=ShowGroup,
-    invoke_without_command=True,
-    help="Every option with its value and where the value came from. Name a command to give its options, too.",
-)
-config_app.add_typer(show_app)
 app.add_typer(config_app)
 
 
@@ -79,65 +73,48 @@ def _root(
 
 @app.command("train", cls=TrainCommand, help=TRAIN, short_help="Train and sample in turn: staleness 0.")
 def train(
-    ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, dry_run: DryRun = False, help_all: HelpAll = False
+    ctx: typer.Context,
+    preset: Preset = None,
+    config: ConfigFiles = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Run ``miles train``."""
     from miles_cli.training import train_command
 
-    raise typer.Exit(train_command("train", ctx.obj, preset, config, dry_run=dry_run))
+    raise typer.Exit(train_command("train", ctx.obj, preset, config, dry_run=dry_run, as_json=as_json))
 
 
 @app.command("train-async", cls=TrainAsyncCommand, help=TRAIN_ASYNC, short_help="Train while the next answers are sampled.")
 def train_async(
-    ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, dry_run: DryRun = False, help_all: HelpAll = False
+    ctx: typer.Context,
+    preset: Preset = None,
+    config: ConfigFiles = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Run ``miles train-async``."""
     from miles_cli.training import train_command
 
-    raise typer.Exit(train_command("train-async", ctx.obj, preset, config, dry_run=dry_run))
+    raise typer.Exit(train_command("train-async", ctx.obj, preset, config, dry_run=dry_run, as_json=as_json))
 
 
-@config_app.callback(invoke_without_command=True)
-def _config(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        ctx.get_help()
-
-
-@show_app.callback()
-def show(ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, format: Format = "auto") -> None:
-    """Show what the sources yield for ``miles train``."""
-    from miles_cli.showing import show_overview
-
-    if ctx.invoked_subcommand is None:
-        show_overview(preset, config, format)
-
-
-@show_app.command("train", cls=TrainCommand, help="What `miles train` would run with.")
-def show_train(
-    ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, format: Format = "auto", help_all: HelpAll = False
+@app.command("doctor", cls=PlainCommand, short_help="Whether a run could start on this machine.")
+def doctor(
+    run_dir: Annotated[
+        str | None, typer.Option("--run-dir", metavar="FOLDER", help="Run folder whose disk is looked at; by default `runs`.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="Ray cluster that a run would join.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:
-    """Show the configuration of ``miles train``."""
-    from miles_cli.showing import show_command
+    """Look at what a run needs of this machine: packages, GPUs, memory, ports, Ray, disk. Exit code 3 if one could not start."""
+    from miles_cli.doctor import doctor as print_findings
 
-    show_command("train", ctx.obj, preset, config, format)
-
-
-@show_app.command("train-async", cls=TrainAsyncCommand, help="What `miles train-async` would run with.")
-def show_train_async(
-    ctx: typer.Context, preset: Preset = None, config: ConfigFiles = None, format: Format = "auto", help_all: HelpAll = False
-) -> None:
-    """Show the configuration of ``miles train-async``."""
-    from miles_cli.showing import show_command
-
-    show_command("train-async", ctx.obj, preset, config, format)
-
-
-@config_app.command("presets", cls=PlainCommand)
-def presets() -> None:
-    """The recipes that come with miles."""
-    from miles_cli.showing import list_presets
-
-    list_presets()
+    raise typer.Exit(print_findings(run_dir, ray_address, as_json=as_json))
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

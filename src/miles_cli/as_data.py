@@ -1,38 +1,31 @@
 """A configuration for programs to read."""
 
 import json
-from typing import Any
+from collections.abc import Collection
 
-from miles.config.resolution import Examination, Resolution, Row
-from miles.config.toml_out import config_toml
+from miles.config.records import to_data
+from miles.config.resolution import Examination, Resolution
+from miles.config.sources import Sources
+from miles.config.toml_out import config_toml, lines_about
 from miles.errors import ConfigError, Problem
 
 
-def as_json(found: Examination, needed: list[Problem]) -> str:
-    """One object: command, schedule, a row for every value with its chain, warnings, and what is still needed."""
-    content = {
-        "command": found.command,
-        "schedule": found.derived.schedule if found.derived else None,
-        "staleness_bound": found.derived.staleness_bound if found.derived else None,
-        "values": {row.option: _row(row) for row in found.rows},
-        "warnings": list(found.warnings),
-        "needed": [{"option": problem.option, "why": problem.why, "remedy": problem.remedy} for problem in needed],
-    }
+def as_json(found: Examination, sources: Sources, needed: list[Problem], names: Collection[str]) -> str:
+    """One object: command, schedule, files, an entry for every value named, warnings, and what is still needed."""
+    rows = [row for row in found.rows if row.option in names]
+    content = to_data(found.command, found.derived, rows, found.warnings)
+    content["files"] = [{"path": str(file.path), "named_by": file.named_by} for file in sources.file_sources()]
+    content["needed"] = [{"option": problem.option, "why": problem.why, "remedy": problem.remedy} for problem in needed]
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def as_toml(found: Examination) -> str:
-    """A file for ``--config`` that gives the same configuration again, origins as comments.
+def as_toml(found: Examination, names: Collection[str]) -> str:
+    """A file for ``--config`` with the options named; with all of them it gives the same configuration again.
 
     Raises:
         ConfigError: something is still needed.
     """
     if found.config is None or found.derived is None:
         raise ConfigError(list(found.problems))
-    return config_toml(Resolution(found.command, found.config, found.derived, found.rows, found.warnings))
-
-
-def _row(row: Row) -> dict[str, Any]:
-    chain = [{"origin": str(item.origin), "value": item.value} for item in row.chain]
-    extra = {"arithmetic": row.arithmetic} if row.derived else {"chain": chain}
-    return {"value": row.value, "panel": row.panel, "derived": row.derived, **extra, **({"note": row.note} if row.note else {})}
+    text = config_toml(Resolution(found.command, found.config, found.derived, found.rows, found.warnings))
+    return lines_about(text, names)

@@ -44,12 +44,22 @@ class BoundOption(core.TyperOption):
             expose_value=False,
         )
 
+    def add_to_parser(self, parser: Any, ctx: Any) -> None:
+        """Have every occurrence collected, so that a flag given twice can say so; the last one counts."""
+        repeated, self.multiple = self.multiple, True
+        super().add_to_parser(parser, ctx)
+        self.multiple = repeated
+
     def process_value(self, ctx: Any, value: Any) -> None:
-        """Note what was typed, as typed."""
-        if value is None:
+        """Note what was typed, as typed; ``value`` holds every occurrence."""
+        if not value:
             return
-        flag = self.option.negative_flag if value is False else self.option.flag
-        ctx.meta.setdefault(TYPED, {})[self.name] = FlagValue(tuple(value) if self.multiple else value, flag)
+        noted = FlagValue(tuple(value), self.option.flag) if self.multiple else self._last(value)
+        ctx.meta.setdefault(TYPED, {})[self.name] = noted
+
+    def _last(self, values: Sequence[Any]) -> FlagValue:
+        flags = [FlagValue(value, self.option.negative_flag if value is False else self.option.flag) for value in values]
+        return flags[-1]._replace(earlier=tuple(flags[:-1]))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The option's choices."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from miles.config.reading import short_exponent
 from miles.config.registry import REQUIRED, Option
 
 SYMBOLS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -18,8 +19,25 @@ def spell(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(spell(item) for item in value)
     if isinstance(value, float):
-        return repr(value).removesuffix(".0")
+        return short_exponent(repr(value).removesuffix(".0"))
     return str(value) if not isinstance(value, Path) else value.as_posix()
+
+
+def spell_defaults(option: Option, mark: str = "") -> str:
+    """The default, or one for each command where they differ; ``mark`` goes around each value."""
+    if option.required:
+        return "required"
+    if option.meta.selector:
+        return f"{mark}{spell(option.default)}{mark}" if spell(option.default) else ""
+    by_text: dict[str, list[str]] = {}
+    for owner in option.owners:
+        commands = by_text.setdefault(spell(owner.option_set.model_fields[option.name].default), [])
+        if owner.command not in commands:
+            commands.append(owner.command)
+    marked = {f"{mark}{text}{mark}" if text else "": commands for text, commands in by_text.items()}
+    if len(marked) == 1:
+        return next(iter(marked))
+    return ", ".join(f"{text or 'none'} ({' and '.join(commands)})" for text, commands in marked.items())
 
 
 def spell_bounds(option: Option) -> str:

@@ -86,7 +86,15 @@ class TrainAsyncCommand(OptionsCommand):
 
 
 class ShowGroup(CommandGroup):
-    """``miles config show``: without a command it takes no options of a run, and says so."""
+    """``miles config show``: a run folder may stand for the command; without one it takes no options of a run, and says so."""
+
+    folder_command = "folder"
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command named, or the one that shows a run folder."""
+        if args[0] in self.commands or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        return self.folder_command, self.commands[self.folder_command], args
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Split the words."""

@@ -11,7 +11,7 @@ import typer
 
 from miles.config.registry import Option, all_options
 from miles_cli import old_names_page
-from miles_cli.describe import conditions, spell, spell_bounds
+from miles_cli.describe import conditions, spell_bounds, spell_defaults
 from miles_cli.help_screen import panel_order
 
 PAGE = Path("docs/config.md")
@@ -31,7 +31,9 @@ wherever it was made, together with all other mistakes, before anything is start
 * An option that may be repeated is a list in a file (`rollout_stop = ["\\n"]`) and separated by commas in a variable.
   Pairs are a table in a file: `eval_prompt_data = { reverse = "heldout.jsonl" }`.
 * Keys of a file count for both commands; those under `[train]`, `[train-async]` or `[train-async.fully-async]` only when
-  that command or schedule runs. Relative paths are relative to the file.
+  that command or schedule runs. Relative paths are relative to the working directory, those of a preset to its file.
+* Two files count without being named on the command line: `miles.toml` in the working directory, and those in
+  `$MILES_CONFIG` (several are separated by `:`). They stand below `--config` files and are named in the output.
 * A run that is started again in its folder compares every option with what it was started with. *Safe on resume* marks
   those that may change, *fixed on resume* those that what is on disk rests on; every other one changes the course of the
   run and is taken with `--accept-changes` only. `--dry-run` prints the difference.
@@ -50,7 +52,7 @@ def page() -> str:
 
 def _section(name: str, options: list[Option]) -> str:
     rows = [
-        f"| `{option.flag}` | {_value(option)} | {_default(option)} | {_commands(option)} | {_about(option)} |"
+        f"| `{option.flag}` | {_value(option)} | {spell_defaults(option, mark='`')} | {_commands(option)} | {_about(option)} |"
         for option in options
     ]
     head = ["| option | value | default | command | |", "|---|---|---|---|---|"]
@@ -63,24 +65,6 @@ def _value(option: Option) -> str:
     kind = (option.metavar or "switch").lower()
     bounds = spell_bounds(option)
     return f"{kind}, {bounds}" if bounds else kind
-
-
-def _default(option: Option) -> str:
-    if option.required:
-        return "required"
-    by_owner: dict[str, list[str]] = {}
-    for owner in option.owners:
-        text = spell(owner.option_set.model_fields[option.name].default) if not option.meta.selector else spell(option.default)
-        commands = by_owner.setdefault(text, [])
-        if owner.command not in commands:
-            commands.append(owner.command)
-    if len(by_owner) == 1:
-        return _code(next(iter(by_owner)))
-    return ", ".join(f"{_code(text) or 'none'} ({' and '.join(commands)})" for text, commands in by_owner.items())
-
-
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
 
 
 def _commands(option: Option) -> str:

@@ -74,3 +74,10 @@ def _style(row: Row) -> str:
 def is_default(row: Row) -> bool:
     """Whether nobody has said anything about the option."""
     return not row.derived and (not row.chain or row.chain[0].origin.kind == "default")
+
+
+def differs(row: Row) -> bool:
+    """Whether an option's value is another than the default's."""
+    if row.derived:
+        return False
+    return not row.chain or row.chain[-1].origin.kind != "default" or row.value != row.chain[-1].value

@@ -18,6 +18,31 @@ def _format_words() -> list[tuple[str, str]]:
     return [(word, "") for word in FORMATS]
 
 
+def option_words() -> list[tuple[str, str]]:
+    """Every option by its file key, for completion."""
+    from miles.config.registry import all_options
+
+    return [(option.name, option.help) for option in all_options()]
+
+
+def command_words() -> list[tuple[str, str]]:
+    """The commands that have options, for completion."""
+    return [("train", ""), ("train-async", "")]
+
+
+def check_command(word: str) -> None:
+    """Refuse a command that has no options.
+
+    Raises:
+        ConfigError: with the ones that have.
+    """
+    names = [name for name, _ in command_words()]
+    if word not in names:
+        from miles.errors import ConfigError, Problem
+
+        raise ConfigError([Problem("command", word, "", f"is not one of {', '.join(names)}", "Give one of them, or none")])
+
+
 def _print_all_help(ctx: typer.Context, value: bool) -> None:
     if value:
         from miles_cli.help_screen import print_help
@@ -44,7 +69,8 @@ ConfigFiles = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="TOML file with options as keys; a later file wins. Then come MILES_… variables, then flags. May be repeated.",
+        help="TOML file with options as keys; may be repeated, a later one wins. Below these count `miles.toml` in the working "
+        "directory and the files in $MILES_CONFIG, above them MILES_… variables, then flags.",
         rich_help_panel=SOURCES_PANEL,
     ),
 ]
@@ -56,6 +82,10 @@ DryRun = Annotated[
         rich_help_panel=THIS_COMMAND_PANEL,
     ),
 ]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="With --dry-run: configuration and plan as one JSON object.", rich_help_panel=THIS_COMMAND_PANEL),
+]
 HelpAll = Annotated[
     bool,
     typer.Option(
@@ -66,6 +96,24 @@ HelpAll = Annotated[
         callback=_print_all_help,
     ),
 ]
+Changed = Annotated[
+    bool,
+    typer.Option("--changed", help="Only what differs from the defaults.", rich_help_panel=THIS_COMMAND_PANEL),
+]
+
+
+def check_format(word: str, words: tuple[str, ...] = FORMATS) -> None:
+    """Refuse a format that there is not.
+
+    Raises:
+        ConfigError: with the ones that there are.
+    """
+    if word not in words:
+        from miles.errors import ConfigError, Problem
+
+        raise ConfigError([Problem("format", word, "--format", f"is not one of {', '.join(words)}", "Give one of them")])
+
+
 Format = Annotated[
     str,
     typer.Option(
@@ -75,4 +123,28 @@ Format = Annotated[
         rich_help_panel=THIS_COMMAND_PANEL,
         autocompletion=_format_words,
     ),
+]
+PlainFormat = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="WORD",
+        help="plain or json.",
+        rich_help_panel=THIS_COMMAND_PANEL,
+        autocompletion=lambda: [("plain", ""), ("json", "")],
+    ),
+]
+ValidateFormat = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="WORD",
+        help="plain, json, or github: annotations in a GitHub workflow.",
+        rich_help_panel=THIS_COMMAND_PANEL,
+        autocompletion=lambda: [("plain", ""), ("json", ""), ("github", "")],
+    ),
+]
+CommandArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="COMMAND", help="train or train-async.", autocompletion=command_words),
 ]

@@ -4,14 +4,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from miles.config.resolution import Resolution
+from miles.errors import ConfigError, Problem
 from miles_cli.invocation import Typed
-from miles_cli.showing import sources_of
+from miles_cli.showing import say, sources_of, standing_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def train_command(command: str, typed: Typed, preset: str | None, config: list[str] | None, *, dry_run: bool) -> int:
+def train_command(
+    command: str, typed: Typed, preset: str | None, config: list[str] | None, *, dry_run: bool, as_json: bool = False
+) -> int:
     """Run a command; the process's exit code.
 
     Raises:
@@ -22,8 +25,15 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
 
     from miles.config.resolve import resolve
 
-    resolution = resolve(command, sources_of(typed, preset, config))
+    if as_json and not dry_run:
+        raise ConfigError([Problem("json", "", "--json", "counts only with --dry-run", "Pass --dry-run, or leave --json out")])
+    sources = sources_of(typed, preset, config)
+    resolution = resolve(command, sources)
+    if as_json:
+        _print_data(resolution)
+        return 0
     console = Console(file=sys.stdout, highlight=False)  # its own stream: a run redirects what libraries print
+    say(console, standing_lines(sources))
     _print_configuration(resolution, console, brief=console.is_terminal and not dry_run)
     if dry_run:
         _print_plan(resolution, console)
@@ -53,6 +63,18 @@ def _print_plan(resolution: Resolution, console: "Console") -> None:
     if resumed := look_ahead(resolution):
         lines = (*lines, "resume", *(f"  {line}" for line in resumed))
     console.print("\n".join(["", "plan", *lines, "", "dry run: nothing was started"]), markup=False, soft_wrap=True)
+
+
+def _print_data(resolution: Resolution) -> None:
+    import json
+
+    from miles.config.plan import make_plan
+    from miles.config.records import to_data
+    from miles.loops.resume import look_ahead
+
+    configuration = to_data(resolution.command, resolution.derived, resolution.rows, resolution.warnings)
+    content = {"configuration": configuration, "plan": make_plan(resolution).data(), "resume": look_ahead(resolution)}
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def _run(resolution: Resolution, console: "Console") -> int:

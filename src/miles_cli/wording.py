@@ -12,16 +12,20 @@ SCHEDULES = {
 }
 
 
-def schedule_sentence(derived: Derived) -> str:
+def schedule_sentence(schedule: str, bound: int) -> str:
     """``fully async: …; staleness at most 4 weight versions``."""
-    bound = derived.staleness_bound
     versions = "0" if bound == 0 else f"at most {bound} weight version{'' if bound == 1 else 's'}"
-    return f"{SCHEDULES[derived.schedule]}; staleness {versions}"
+    return f"{SCHEDULES[schedule]}; staleness {versions}"
 
 
 def heading(command: str, derived: Derived | None) -> str:
     """The first line of a configuration: the command, and what its schedule means."""
-    return f"miles {command}" + (f" · {schedule_sentence(derived)}" if derived else "")
+    return heading_of(command, derived.schedule, derived.staleness_bound) if derived else f"miles {command}"
+
+
+def heading_of(command: str, schedule: str, bound: int) -> str:
+    """The same, from the names alone."""
+    return f"miles {command} · {schedule_sentence(schedule, bound)}"
 
 
 def shown_value(row: Row) -> str:

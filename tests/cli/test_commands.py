@@ -50,7 +50,7 @@ def test_train_resolves_prints_and_runs(runs: list[Any]) -> None:
         "miles train-async · fully async: a producer keeps the engines full, the policy drains a buffer; "
         "staleness at most 4 weight versions"
     )
-    assert "lr = 0.5  # --lr, over preset reverse (0.0002)" in out.splitlines()
+    assert "lr = 0.5  # --lr · over preset reverse (0.0002)" in out.splitlines()
     assert [call.config.optimizer.lr for call in runs] == [0.5]
 
 
@@ -114,7 +114,7 @@ def test_bare_show_says_what_it_looked_at(tmp_path: Path) -> None:
     assert f"  files       {file}" in out.splitlines()
     assert "  variables   MILES_SEED" in out.splitlines()
     assert "seed = 5  # $MILES_SEED" in out.splitlines()
-    assert any(line.startswith("lr = 0.25  # ") and "run.toml:1, over preset reverse" in line for line in out.splitlines())
+    assert any(line.startswith("lr = 0.25  # ") and "run.toml:1 · over preset reverse" in line for line in out.splitlines())
 
 
 def test_bare_show_refuses_what_is_wrong(tmp_path: Path) -> None:

@@ -56,11 +56,11 @@ def test_a_table_never_cuts(width: int, value: str, option: str, text: str) -> N
 def test_plain_lines_hold_value_and_origin_in_one_line(value: str) -> None:
     console = pipe()
     print_rows([row(value)], console, as_table=False)
-    assert f"lr = {value}  # --lr, over run.toml:12 [train] (0.2)" in shown(console).splitlines()
+    assert f"lr = {value}  # --lr · over run.toml:12 [train] (0.2)" in shown(console).splitlines()
 
 
 def test_a_chain_is_told_from_the_top() -> None:
-    assert plain_rows([row()]) == ["# Optimiser", "lr = 0.4  # --lr, over run.toml:12 [train] (0.2)"]
+    assert plain_rows([row()]) == ["# Optimiser", "lr = 0.4  # --lr · over run.toml:12 [train] (0.2)"]
 
 
 def test_derived_values_show_their_arithmetic() -> None:

@@ -102,8 +102,8 @@ def test_a_row_spells_its_chain_out(bench):
     found = bench.examine("train", {"lr": "0.4"}, {"MILES_LR": "3"}, ["lr = 0.2", "lr = 0.3"])
     row = next(row for row in found.rows if row.option == "lr")
     first, second = bench.sources(files=["", ""]).config_files
-    assert row.origin.startswith("--lr, over $MILES_LR (3), over ")
-    assert ":1 (0.3), over " in row.origin
+    assert row.origin.startswith("--lr · over $MILES_LR (3) · over ")
+    assert ":1 (0.3) · over " in row.origin
     assert row.origin.endswith(":1 (0.2)")
     assert first != second
 

@@ -257,7 +257,7 @@ def test_the_old_variable_is_an_origin(bench):
 def test_the_new_variable_wins_over_the_old(bench):
     env = {"MILES_EXPERIMENTAL_ROLLOUT_REFACTOR": "0", "MILES_ROLLOUT_API": "class"}
     row = next(row for row in bench.resolve("train", env=env).rows if row.option == "rollout_api")
-    assert row.origin == "$MILES_ROLLOUT_API, over $MILES_EXPERIMENTAL_ROLLOUT_REFACTOR (function)"
+    assert row.origin == "$MILES_ROLLOUT_API · over $MILES_EXPERIMENTAL_ROLLOUT_REFACTOR (function)"
 
 
 def test_everything_wrong_is_said_at_once_in_the_order_of_the_options(bench):

@@ -115,7 +115,7 @@ def test_a_switch_turned_off_chooses_the_other_variant(bench):
     assert resolution.derived.schedule == "one_step_off"
     row = next(row for row in resolution.rows if row.option == "fully_async")
     assert row.value == "false"
-    assert row.origin.startswith("--no-fully-async, over ")
+    assert row.origin.startswith("--no-fully-async · over ")
 
 
 def test_two_selectors_name_both_origins(bench):

@@ -82,7 +82,7 @@ def test_the_same_file_serves_the_other_command(bench):
 
 def test_comments_tell_origins_and_derived_values(bench):
     text = config_toml(bench.resolve("train", {"lr": "3"}, {"MILES_LR": "2"}))
-    assert "lr = 3.0  # --lr, over $MILES_LR (2)\n" in text
+    assert "lr = 3.0  # --lr · over $MILES_LR (2)\n" in text
     assert "#   num_optimizer_steps = 10  (num_rollout × num_steps_per_rollout = 10 × 1 = 10)\n" in text
     assert "# global_batch_size = 256  # 32 × 8 / 1 = 256\n" in text
     assert "#     miles train --config config.toml\n" in text

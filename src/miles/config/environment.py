@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles.config.registry import VARIABLE_PREFIX, find_option, nearest_option
-from miles.config.sources import Given, Origin, OriginKind
+from miles.config.sources import CONFIG_VARIABLE, Given, Origin, OriginKind
 from miles.errors import Problem
 
 FULLY_ASYNC = "MILES_FULLY_ASYNC"
@@ -31,7 +31,7 @@ def read_environment(command: str, environ: Mapping[str, str], cwd: Path) -> Var
     given: list[Given] = []
     problems: list[Problem] = []
     warnings: list[str] = []
-    for variable in sorted(name for name in environ if name.startswith(VARIABLE_PREFIX)):
+    for variable in sorted(name for name in environ if name.startswith(VARIABLE_PREFIX) and name != CONFIG_VARIABLE):
         value = environ[variable]
         origin = Origin(OriginKind.ENVIRONMENT, f"${variable}")
         option = find_option(variable)

@@ -86,21 +86,22 @@ class _Reader:
         return True
 
 
-def read_toml(path: Path, label: str, kind: OriginKind, folder: Path) -> TomlFile:
+def read_toml(path: Path, label: str, kind: OriginKind, folder: Path, named_by: str = "--config") -> TomlFile:
     """A configuration file or preset.
 
     label: what origins call it (``run.toml``, ``preset reverse``).
+    named_by: who names it (``--config``, ``--preset``, ``$MILES_CONFIG``).
 
     Raises:
         ConfigError: it cannot be read or is not TOML; the text shows the line and the place in it.
     """
-    about, flag = ("preset", "--preset") if kind is OriginKind.PRESET else ("config", "--config")
+    about = "preset" if kind is OriginKind.PRESET else "config"
     try:
         text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as error:
-        raise ConfigError([Problem(about, label, flag, "there is no such file", "Correct the path")]) from error
+        raise ConfigError([Problem(about, label, named_by, "there is no such file", "Correct the path")]) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([Problem(about, label, flag, f"cannot be read: {error}", "Give a TOML file")]) from error
+        raise ConfigError([Problem(about, label, named_by, f"cannot be read: {error}", "Give a TOML file")]) from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

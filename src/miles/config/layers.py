@@ -15,7 +15,7 @@ from miles.config.options.base import OptionSet
 from miles.config.presets import preset_file, preset_names
 from miles.config.reading import UnreadableError, read_value, shown, written
 from miles.config.registry import SECTIONS, find_option, option_table, selector_of, variants_of
-from miles.config.sources import Given, Origin, OriginKind, Sources
+from miles.config.sources import FileSource, FlagValue, Given, Origin, OriginKind, Sources
 from miles.errors import ConfigError, Problem
 
 Chain = tuple[Given, ...]
@@ -36,6 +36,15 @@ class Layers:
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
     incomplete: bool
+
+    def raise_problems(self) -> None:
+        """Refuse what could not be read.
+
+        Raises:
+            ConfigError: with every problem of the layers.
+        """
+        if self.problems:
+            raise ConfigError(list(self.problems))
 
 
 def gather(command: str, sources: Sources) -> Layers:
@@ -60,6 +69,16 @@ def gather(command: str, sources: Sources) -> Layers:
         variables.warnings,
         incomplete,
     )
+
+
+def command_named(sources: Sources) -> str | None:
+    """The command that the topmost file with tables of one command alone is about; None where no file says."""
+    files, _ = _read_files(sources)
+    for file in reversed(files):
+        commands = {table.partition(".")[0].replace("_", "-") for table, given in file.tables.items() if table and given}
+        if len(commands) == 1:
+            return commands.pop()
+    return None
 
 
 def choose_variants(command: str, chains: Mapping[str, Chain]) -> tuple[dict[str, type[OptionSet]], list[Problem]]:
@@ -87,19 +106,19 @@ def choose_variants(command: str, chains: Mapping[str, Chain]) -> tuple[dict[str
 def _read_files(sources: Sources) -> tuple[list[TomlFile], list[Problem]]:
     files: list[TomlFile] = []
     problems: list[Problem] = []
-    wanted: list[tuple[Path, str, OriginKind, Path]] = []
+    wanted: list[tuple[FileSource, str, OriginKind, Path]] = []
     if sources.preset is not None:
         if sources.preset in preset_names():
             path = preset_file(sources.preset)
-            wanted.append((path, f"preset {sources.preset}", OriginKind.PRESET, path.parent))
+            wanted.append((FileSource(path, "--preset"), f"preset {sources.preset}", OriginKind.PRESET, path.parent))
         else:
             near = difflib.get_close_matches(sources.preset, preset_names(), n=1, cutoff=0.5)
             remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(preset_names())}"
             problems.append(Problem("preset", sources.preset, "--preset", "there is no such preset", remedy))
-    wanted += [(sources.cwd / file, str(file), OriginKind.FILE, sources.cwd) for file in sources.config_files]
-    for path, label, kind, folder in wanted:
+    wanted += [(file, str(file.path), OriginKind.FILE, sources.cwd) for file in sources.file_sources()]
+    for file, label, kind, folder in wanted:
         try:
-            files.append(read_toml(path, label, kind, folder))
+            files.append(read_toml(sources.cwd / file.path, label, kind, folder, file.named_by))
         except ConfigError as error:
             problems += error.problems
     return files, problems
@@ -119,8 +138,12 @@ def _read_flags(command: str, sources: Sources) -> tuple[Chain, list[Problem]]:
             value = "" if isinstance(flag.value, bool) else written(flag.value)
             problems.append(Problem(flag.text, value, "", *unknown_words(flag.text, command)))
         else:
-            given.append(Given(option.name, flag.value, Origin(OriginKind.FLAG, flag.text), sources.cwd))
+            given += [_given_by_flag(option.name, one, sources.cwd) for one in (*flag.earlier, flag)]
     return tuple(given), problems
+
+
+def _given_by_flag(name: str, flag: FlagValue, cwd: Path) -> Given:
+    return Given(name, flag.value, Origin(OriginKind.FLAG, flag.text), cwd)
 
 
 def _stack(layers: Sequence[Chain]) -> dict[str, Chain]:

@@ -5,26 +5,18 @@ Ray is imported by miles itself.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from miles.config.derived import Derived
+from miles.config.memory import Memory, estimate
 from miles.config.options.rollout import FullyAsync
 from miles.config.resolution import Resolution
+from miles.config.seating import Seat, map_lines, seats_of
 from miles.config.user_code import UserCode, check_user_code
+from miles.config.work import Work, point_lines, work_lines, work_of
 
 Lines = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One process of the run.
-
-    name: ``rank 0``, ``engine 1``.
-    device: ``GPU 0`` in the order of placement, or ``a CPU process``.
-    """
-
-    name: str
-    device: str
+NO_ESTIMATE = "no estimate: the model's config.json does not tell its size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +32,42 @@ class Plan:
     """What a run would do.
 
     seats: every trainer rank, then every engine.
+    work, points: ``amounts`` in words.
+    memory: None where the model does not tell its size.
     """
 
     schedule: Lines
     seats: tuple[Seat, ...]
+    amounts: Work
     work: Lines
     points: Lines
+    memory: Memory | None
     writes: Lines
     user_code: tuple[UserCode, ...]
 
     def sections(self) -> tuple[Section, ...]:
         """The plan in the order in which one reads it."""
-        seats = tuple(f"{seat.name}: {seat.device}" for seat in self.seats)
         code = tuple(f"{code.option}: {code.path}{code.signature}" for code in self.user_code)
         return (
             Section("schedule", self.schedule),
-            Section("placement", seats),
+            Section("placement", tuple(map_lines(self.seats))),
             Section("work", self.work),
             Section("evaluation and checkpoints", self.points),
+            Section("memory", tuple(self.memory.lines()) if self.memory else (NO_ESTIMATE,)),
             Section("written", self.writes),
             Section("your code", code or ("none: everything is built in",)),
         )
+
+    def data(self) -> dict[str, Any]:
+        """The plan for programs."""
+        return {
+            "schedule": list(self.schedule),
+            "seats": [asdict(seat) for seat in self.seats],
+            "work": self.amounts.data(),
+            "memory_bytes": asdict(self.memory) if self.memory else None,
+            "writes": list(self.writes),
+            "user_code": [asdict(code) for code in self.user_code],
+        }
 
     def lines(self) -> Lines:
         """The plan as plain text."""
@@ -73,11 +80,14 @@ def make_plan(resolution: Resolution) -> Plan:
     Raises:
         ConfigError: user code could not be imported or does not take what it is called with.
     """
+    work = work_of(resolution)
     return Plan(
         schedule=tuple(_schedule(resolution)),
-        seats=tuple(_seats(resolution)),
-        work=tuple(_work(resolution)),
-        points=tuple(_points(resolution)),
+        seats=seats_of(resolution),
+        amounts=work,
+        work=tuple(work_lines(resolution, work)),
+        points=tuple(point_lines(resolution, work)),
+        memory=estimate(resolution),
         writes=tuple(_writes(resolution)),
         user_code=check_user_code(resolution),
     )
@@ -104,58 +114,9 @@ def _schedule(resolution: Resolution) -> Iterator[str]:
         yield f"{steps} optimiser steps on each rollout: the last one is {steps - 1} updates away from the first"
 
 
-def _seats(resolution: Resolution) -> Iterator[Seat]:
-    derived, placement = resolution.derived, resolution.config.placement
-    size = placement.rollout_num_gpus_per_engine
-    for rank in range(derived.num_ranks):
-        node = rank // placement.actor_num_gpus_per_node
-        place = f" on node {node}" if placement.actor_num_nodes > 1 else ""
-        yield Seat(f"rank {rank}", _device(derived, rank, 1) + place)
-    for engine in range(derived.num_engines):
-        first = derived.num_ranks + engine * size
-        yield Seat(f"engine {engine}", f"{_device(derived, first, size)}, {derived.engine}")
-
-
-def _device(derived: Derived, first: int, count: int) -> str:
-    if derived.device == "cpu":
-        return "a CPU process"
-    return f"GPU {first}" if count == 1 else f"GPUs {first}–{first + count - 1}"
-
-
-def _work(resolution: Resolution) -> Iterator[str]:
-    data, derived = resolution.config.data, resolution.derived
-    groups, size = data.rollout_batch_size, data.n_samples_per_prompt
-    total = derived.num_rollout * groups
-    yield f"each rollout: {groups} groups × {size} samples = {groups * size} samples"
-    yield f"each optimiser step: {derived.global_batch_size} samples; {derived.num_steps_per_rollout} per rollout"
-    stop = f"num_epoch = {data.num_epoch}" if data.num_epoch is not None else f"num_rollout = {data.num_rollout}"
-    yield f"stops after {derived.num_rollout} rollouts ({stop}): {derived.num_optimizer_steps} optimiser steps"
-    passes = total / derived.num_prompts
-    yield f"prompts: {total} groups over {derived.num_prompts} prompts, {passes:.3g} passes"
-    yield f"lengths: prompt up to {derived.max_prompt_len}, answer up to {data.rollout_max_response_len} tokens"
-
-
-def _points(resolution: Resolution) -> Iterator[str]:
-    evaluation, model = resolution.config.evaluation, resolution.config.model
-    last = resolution.derived.num_rollout
-    if not evaluation.eval_prompt_data:
-        yield "no evaluation: there is no --eval-prompt-data"
-    else:
-        names = ", ".join(name for name, _ in evaluation.eval_prompt_data)
-        start = () if evaluation.skip_eval_before_train else ("before the first rollout",)
-        yield f"evaluates {names}: " + ", ".join((*start, *_every(evaluation.eval_interval, last)))
-    yield "saves a checkpoint: " + ", ".join(_every(model.save_interval, last))
-
-
-def _every(interval: int | None, last: int) -> Iterator[str]:
-    if interval is not None and interval < last:
-        yield f"after every {interval} rollouts"
-    yield f"after the last, {last}"
-
-
 def _writes(resolution: Resolution) -> Iterator[str]:
     config = resolution.config
     folder = config.run.run_dir
     yield f"run folder: {folder or 'a new one under runs'}" + (", resumed if it holds a run" if folder else "")
-    yield "in it: config.toml, metrics.jsonl, trace.json, logs"
+    yield "in it: config.toml, config.json, metrics.jsonl, trace.json, logs"
     yield f"checkpoints: {config.model.save or 'checkpoints in the run folder'}"

@@ -5,6 +5,7 @@ choices are left to the option sets.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,12 @@ def written(value: Any) -> str:
         return ", ".join(f"{name}={written(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return UNSET if not value else ", ".join(_written_item(item) for item in value)
-    return str(value)
+    return short_exponent(str(value)) if isinstance(value, float) else str(value)
+
+
+def short_exponent(text: str) -> str:
+    """A number as people write it: ``3e-5``, where Python writes ``3e-05``."""
+    return re.sub(r"e([+-])0(\d)$", r"e\1\2", text)
 
 
 def shown(option: Option, value: Any) -> str:

@@ -8,6 +8,8 @@ from miles.config.derived import Derived
 from miles.config.sources import Origin
 from miles.errors import Problem
 
+CHAIN_SEPARATOR = " · "
+
 
 class OriginOf(NamedTuple):
     """A value, as text, and where it came from."""
@@ -38,12 +40,12 @@ class Row:
 
     @property
     def origin(self) -> str:
-        """``--lr, over run.toml:12 (0.2), over $MILES_LR (0.1)``; for a derived value its arithmetic."""
+        """``--lr · over run.toml:12 (0.2) · over $MILES_LR (0.1)``; for a derived value its arithmetic."""
         if self.derived:
             return self.arithmetic
         texts = [str(self.chain[0].origin)] if self.chain else []
         texts += [f"over {lower.origin} ({lower.value})" for lower in self.chain[1:] if lower.origin.kind != "default"]
-        return ", ".join(texts) + (f"; {self.note}" if self.note else "")
+        return CHAIN_SEPARATOR.join(texts) + (f"; {self.note}" if self.note else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,11 @@ def resolve(command: str, sources: Sources) -> Resolution:
     return Resolution(command, found.config, found.derived, found.rows, found.warnings)
 
 
-def examine(command: str, sources: Sources) -> Examination:
-    """Everything that can be said about a configuration, right or wrong, without importing user code."""
+def examine(command: str, sources: Sources, *, paths_too: bool = True) -> Examination:
+    """Everything that can be said about a configuration, right or wrong, without importing user code.
+
+    paths_too: look at the files and folders that it names; without them there is neither configuration nor derived values.
+    """
     layers = gather(command, sources)
     fitting = fit(layers, sources)
     merged = merge(layers, fitting.chains)
@@ -45,7 +48,7 @@ def examine(command: str, sources: Sources) -> Examination:
     facts = None
     if not layers.incomplete:
         problems += [problem for problem in missing_problems(merged.view) if problem.option not in named]
-        problems, facts = _check(merged, problems, sources)
+        problems, facts = _check(merged, problems, sources, paths_too=paths_too)
 
     config: AnyConfig | None = None
     derived = None
@@ -59,7 +62,9 @@ def examine(command: str, sources: Sources) -> Examination:
     return Examination(command, config, derived, rows, tuple(warnings), _in_order(command, problems))
 
 
-def _check(merged: Merged, problems: Sequence[Problem], sources: Sources) -> tuple[list[Problem], Facts | None]:
+def _check(
+    merged: Merged, problems: Sequence[Problem], sources: Sources, *, paths_too: bool
+) -> tuple[list[Problem], Facts | None]:
     """All problems, those of the checks added, and the facts where files and machine could be asked."""
     found = list(problems)
 
@@ -69,6 +74,8 @@ def _check(merged: Merged, problems: Sequence[Problem], sources: Sources) -> tup
     run(ARGUMENT_CHECKS)
     found += effect_problems(merged.without({problem.option for problem in found}).view)
     run(CHECKS)
+    if not paths_too:
+        return found, None
     run(FILE_CHECKS)
     view = merged.without({problem.option for problem in found}).view
     if "hf_checkpoint" not in view or "prompt_data" not in view:

@@ -1,10 +1,14 @@
 """Where values come from: the sources a command is given, and the origin that every value keeps."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+CONFIG_VARIABLE = "MILES_CONFIG"
+PROJECT_FILE = "miles.toml"
 
 
 class OriginKind(StrEnum):
@@ -41,10 +45,12 @@ class FlagValue(NamedTuple):
 
     value: as Typer read it: text, number, bool, a sequence of values, or a sequence of (name, value) pairs.
     text: the flag as typed (``--lr``, ``--no-rollout-shuffle``).
+    earlier: the same option earlier on the command line, in order; the last one counts.
     """
 
     value: Any
     text: str
+    earlier: "tuple[FlagValue, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,13 @@ class Given:
     folder: Path
 
 
+class FileSource(NamedTuple):
+    """A configuration file, and who names it: ``working directory``, ``$MILES_CONFIG`` or ``--config``."""
+
+    path: Path
+    named_by: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Everything a configuration is made from; nothing else is looked at.
@@ -67,6 +80,7 @@ class Sources:
     flags: option name → value and flag as typed, in the order of the command line. May hold names that the command
         does not have or that nobody has; the resolver says where they belong.
     config_files: as given to ``--config``, in order; a later file wins.
+    project_file: the ``miles.toml`` of the working directory, below the files that ``$MILES_CONFIG`` names and those.
     preset: name of a preset.
     environ: the environment; only ``MILES_…`` is read.
     cwd: what relative paths in flags, files and variables are relative to.
@@ -77,3 +91,11 @@ class Sources:
     preset: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = field(default_factory=Path.cwd)
+    project_file: Path | None = None
+
+    def file_sources(self) -> tuple["FileSource", ...]:
+        """Every configuration file, the lowest first: project file, ``$MILES_CONFIG``, ``--config``."""
+        project = [FileSource(self.project_file, "working directory")] if self.project_file is not None else []
+        named = [Path(name) for name in self.environ.get(CONFIG_VARIABLE, "").split(os.pathsep) if name]
+        standing = [FileSource(file, f"${CONFIG_VARIABLE}") for file in named]
+        return (*project, *standing, *(FileSource(file, "--config") for file in self.config_files))

@@ -5,19 +5,20 @@ comments. The run folder is left out, since the same configuration again is a ne
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import tomlkit
 
 from miles.config.files import home_table
-from miles.config.reading import UNSET
+from miles.config.reading import UNSET, short_exponent
 from miles.config.registry import Option, option_table, options_of
 from miles.config.resolution import Resolution, Row
 from miles.config.view import View, counts, view_of
 
 NOT_WRITTEN = ("run_dir", "accept_changes")
+_OPTION_LINE = re.compile(r"(?:# )?([a-z][a-z0-9_]*) (?:=|is not|has no) ")
 
 
 def config_toml(resolution: Resolution) -> str:
@@ -31,6 +32,17 @@ def config_toml(resolution: Resolution) -> str:
     parts = ["\n".join(_header(resolution)), "\n".join(tables.pop(""))]
     parts += [f"[{name}]\n" + "\n".join(tables[name]) for name in sorted(tables)]
     return "\n\n".join([*parts, "\n".join(_derived_comments(resolution))]) + "\n"
+
+
+def lines_about(text: str, names: Collection[str]) -> str:
+    """A ``config.toml`` without the lines of other options, and without tables that this leaves empty."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        about = _OPTION_LINE.match(line)
+        if not about or about[1] not in option_table() or about[1] in names:
+            kept.append(line)
+    joined = re.sub(r"^\[[^\]\n]*\]\n(?=\n|\Z|\[)", "", "\n".join(kept) + "\n", flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", joined)
 
 
 def _header(resolution: Resolution) -> Iterator[str]:
@@ -59,21 +71,23 @@ def _line(option: Option, view: View, row: Row) -> str:
         return f"# {option.name} has no effect here"
     if value is None and _default(option, view) is None:
         return f"# {option.name} = {_one_line(row.value)}{comment}"
-    return f"{option.name} = {_toml(value)}{comment}"
+    return f"{option.name} = {toml_literal(value)}{comment}"
 
 
 def _default(option: Option, view: View) -> Any:
     return view.variants[option.section].model_fields[option.name].default
 
 
-def _toml(value: Any) -> str:
+def toml_literal(value: Any) -> str:
+    """A value of an option in TOML; relative paths become absolute."""
     if value is None:
         return tomlkit.item(UNSET).as_string()
     if isinstance(value, Path):
         return tomlkit.item(str(value.absolute())).as_string()
     if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return str(tomlkit.item(value).as_string())
+        return "[" + ", ".join(toml_literal(item) for item in value) + "]"
+    text = str(tomlkit.item(value).as_string())
+    return short_exponent(text) if isinstance(value, float) else text
 
 
 def _derived_comments(resolution: Resolution) -> Iterator[str]:

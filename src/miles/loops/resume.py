@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles.config.changes import Change, compare_with_recorded
+from miles.config.records import RECORD_FILE, record_text
 from miles.config.resolution import Resolution
 from miles.config.toml_out import config_toml
 from miles.errors import CheckpointError, ConfigError, Problem
@@ -81,6 +82,7 @@ def look_ahead(resolution: Resolution) -> tuple[str, ...]:
 
 
 def record_start(folder: RunFolder, resolution: Resolution, start: Start) -> int:
-    """Write config.toml and move rows after the checkpoint aside; returns how many rows moved."""
+    """Write config.toml and config.json, and move rows after the checkpoint aside; returns how many rows moved."""
     (folder.path / CONFIG_FILE).write_text(config_toml(resolution))
+    (folder.path / RECORD_FILE).write_text(record_text(resolution))
     return set_aside_rows_after(folder.path, start.state.rollouts_done - 1) if folder.has_rows else 0

@@ -1,6 +1,7 @@
 """The run folder: what a run leaves behind, and how the next start finds it.
 
 config.toml     re-runs exactly, origins as comments      checkpoints/rollout-000119/{hf,trainer,state.json}
+config.json     the same with every origin, to be read
 metrics.jsonl   one flat object a line                    checkpoints/latest   name of the newest complete one
 trace.json      Chrome trace                              logs/
 """

@@ -1,0 +1,107 @@
+"""How much memory a run needs on each device, by rules that the plan states; an estimate, made before anything is loaded."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from miles.config.derived import Derived
+from miles.config.facts import read_model_config
+from miles.config.model_size import ModelSize, model_size
+from miles.config.resolution import Resolution
+
+BYTES = {"float32": 4, "bfloat16": 2}
+MASTER_BYTES = 4  # weights and gradients of the optimiser are float32 whatever the forward pass uses
+ADAM_BYTES = 8  # two float32 moments
+LOGIT_BYTES = 8  # a float32 logit and its gradient
+GIB = 2**30
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by what takes them, and the rule for each.
+
+    policy, engine: of one trainer rank, of one device of an engine.
+    rules: the same keys.
+    """
+
+    parameters: int
+    policy: Mapping[str, int]
+    engine: Mapping[str, int]
+    rules: Mapping[str, str]
+
+    def lines(self) -> Iterator[str]:
+        """The estimate in words, every number with its rule."""
+        yield f"estimated from config.json: {spell_count(self.parameters)} parameters"
+        for name, parts in (("each trainer rank", self.policy), ("each engine device", self.engine)):
+            yield f"{name}: {spell_bytes(sum(parts.values()))}"
+            for part, size in parts.items():
+                yield f"  {part} {spell_bytes(size)}: {self.rules[part]}"
+
+
+def estimate(resolution: Resolution) -> Memory | None:
+    """The memory of a configuration; None where the model's ``config.json`` does not tell its size."""
+    config, derived = resolution.config, resolution.derived
+    size = model_size(read_model_config(config.model.hf_checkpoint))
+    if size is None:
+        return None
+    number = BYTES[config.model.dtype]
+    tokens = derived.max_tokens_per_gpu or (derived.micro_batch_size or 1) * derived.max_context_len
+    checkpointed = config.model.gradient_checkpointing
+    policy = {
+        "weights": MASTER_BYTES * size.parameters // derived.num_ranks,
+        "gradients": MASTER_BYTES * size.parameters // derived.num_ranks,
+        "optimiser": ADAM_BYTES * size.parameters // derived.num_ranks,
+        "activations": number * tokens * _kept(size, checkpointed=checkpointed),
+        "logits": LOGIT_BYTES * tokens * size.vocabulary,
+    }
+    return Memory(size.parameters, policy, _engine(resolution, size, number), _rules(resolution, tokens))
+
+
+def _kept(size: ModelSize, *, checkpointed: bool) -> int:
+    """Numbers that one token keeps for the backward pass: of every layer, or of one and the inputs of all."""
+    if checkpointed:
+        return size.layers * size.hidden + size.kept_values_per_token
+    return size.layers * size.kept_values_per_token
+
+
+def _engine(resolution: Resolution, size: ModelSize, number: int) -> dict[str, int]:
+    derived, devices = resolution.derived, resolution.config.placement.rollout_num_gpus_per_engine
+    slots = resolution.config.engine.engine_max_running_requests if derived.engine == "embedded" else 1
+    cache = number * size.cache_values_per_token * derived.max_context_len * slots
+    return {"engine weights": number * size.parameters // devices, "KV cache": cache // devices}
+
+
+def _rules(resolution: Resolution, tokens: int) -> dict[str, str]:
+    derived, model = resolution.derived, resolution.config.model
+    split = f", over {derived.num_ranks} ranks" if derived.num_ranks > 1 else ""
+    devices = resolution.config.placement.rollout_num_gpus_per_engine
+    over = f", over {devices} GPUs" if devices > 1 else ""
+    kept = "inputs of all layers and one layer in full" if model.gradient_checkpointing else "all layers"
+    return {
+        "weights": f"4 bytes each{split}",
+        "gradients": f"4 bytes each{split}",
+        "optimiser": f"AdamW, 8 bytes each{split}",
+        "activations": f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores",
+        "logits": f"{tokens} tokens × vocabulary × 8 bytes, if every token is trained",
+        "engine weights": f"{BYTES[model.dtype]} bytes each{over}",
+        "KV cache": _cache_rule(resolution, derived) + over,
+    }
+
+
+def _cache_rule(resolution: Resolution, derived: Derived) -> str:
+    if derived.engine == "embedded":
+        slots = resolution.config.engine.engine_max_running_requests
+        return f"{slots} slots × {derived.max_context_len} tokens, allocated at start"
+    return f"one request of {derived.max_context_len} tokens at least; SGLang takes what --mem-fraction-static leaves"
+
+
+def spell_bytes(size: int) -> str:
+    """``3.2 GiB``, ``118 MiB``."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"
+
+
+def spell_count(number: int) -> str:
+    """``0.4 M``, ``596 M``, ``30.5 B``."""
+    if number >= 10**9:
+        return f"{number / 1e9:.1f} B"
+    return f"{number / 1e6:.0f} M" if number >= 10**7 else f"{number / 1e6:.1f} M"

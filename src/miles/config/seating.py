@@ -1,0 +1,94 @@
+"""Which trainer rank and which engine sits on which node and device, as far as that is known before Ray is asked.
+
+Ranks fill the nodes of the policy; engines take the devices that are left on them, then further nodes. Ray packs in the
+same order but may pick other nodes of a cluster with several.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from miles.config.derived import Derived
+from miles.config.options.placement import Colocated, Disaggregated
+from miles.config.resolution import Resolution
+
+GPUS_OF_A_NODE = 8
+CELLS_OF_A_LINE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One process of the run.
+
+    name: ``rank 0``, ``engine 1``.
+    node: from 0, in the order of placement.
+    devices: GPUs of the node; none for a process on a CPU.
+    engine: what kind of engine it is; empty for a rank.
+    """
+
+    name: str
+    node: int
+    devices: tuple[int, ...]
+    engine: str = ""
+
+    @property
+    def device(self) -> str:
+        """``GPU 3 on node 1``, ``GPUs 4–7 on node 0, sglang``, ``a CPU process, embedded``."""
+        where = f"{_gpus(self.devices)} on node {self.node}" if self.devices else "a CPU process"
+        return f"{where}, {self.engine}" if self.engine else where
+
+
+def seats_of(resolution: Resolution) -> tuple[Seat, ...]:
+    """Every trainer rank, then every engine."""
+    derived, placement = resolution.derived, resolution.config.placement
+    if derived.device == "cpu":
+        ranks = [Seat(f"rank {rank}", 0, ()) for rank in range(derived.num_ranks)]
+        return (*ranks, *(Seat(f"engine {number}", 0, (), derived.engine) for number in range(derived.num_engines)))
+    return (*_ranks(placement), *_engines(placement, derived))
+
+
+def map_lines(seats: Sequence[Seat]) -> Iterator[str]:
+    """A line for every few seats of a node: ``node 0  [GPU 0 rank 0] [GPU 1 rank 1] …``."""
+    for node in sorted({seat.node for seat in seats}):
+        cells = list(_cells([seat for seat in seats if seat.node == node]))
+        for start in range(0, len(cells), CELLS_OF_A_LINE):
+            head = f"node {node}" if start == 0 else " " * len(f"node {node}")
+            yield f"{head}  {' '.join(cells[start : start + CELLS_OF_A_LINE])}"
+
+
+def _cells(seats: Sequence[Seat]) -> Iterator[str]:
+    """One for every set of devices; those who take turns on it stand together."""
+    names: dict[tuple[int, ...], list[str]] = {}
+    for seat in seats:
+        name = f"{seat.name} {seat.engine}".rstrip()
+        if not seat.devices:
+            yield f"[CPU {name}]"
+        names.setdefault(seat.devices, []).append(name)
+    for devices in sorted(devices for devices in names if devices):
+        yield f"[{_gpus(devices)} {' + '.join(names[devices])}]"
+
+
+def _ranks(placement: Disaggregated | Colocated) -> Iterator[Seat]:
+    size = placement.actor_num_gpus_per_node
+    for rank in range(placement.actor_num_nodes * size):
+        yield Seat(f"rank {rank}", rank // size, (rank % size,))
+
+
+def _engines(placement: Disaggregated | Colocated, derived: Derived) -> Iterator[Seat]:
+    of_node = placement.actor_num_gpus_per_node
+    size = placement.rollout_num_gpus_per_engine
+    if isinstance(placement, Colocated):
+        for number in range(derived.num_engines):
+            node, first = divmod(number * size, of_node)
+            yield Seat(f"engine {number}", node, tuple(range(first, first + size)), derived.engine)
+        return
+    room = max(GPUS_OF_A_NODE, of_node)
+    node, first = (placement.actor_num_nodes - 1, of_node)
+    for number in range(derived.num_engines):
+        if first + size > room and first > 0:
+            node, first = node + 1, 0
+        yield Seat(f"engine {number}", node, tuple(range(first, first + size)), derived.engine)
+        first += size
+
+
+def _gpus(devices: Sequence[int]) -> str:
+    return f"GPU {devices[0]}" if len(devices) == 1 else f"GPUs {devices[0]}–{devices[-1]}"

@@ -1,0 +1,184 @@
+"""``miles config explain`` and ``search``: one option in full, and the options that speak of something."""
+
+import json
+from collections.abc import Iterator
+
+from miles.config.files import home_table
+from miles.config.old_names import old_name_words, old_names
+from miles.config.registry import Option, all_options, find_option, nearest_option, option_name, selector_of, variants_of
+from miles.config.resolution import Row
+from miles.config.sources import Sources
+from miles.errors import ConfigError, Problem
+from miles_cli.describe import conditions, spell_bounds, spell_defaults
+from miles_cli.showing import console_here, say
+from miles_cli.source_options import check_format
+from miles_cli.wording import shown_value
+
+RARE = 5  # a word that at most so many options share says that they are related
+Fact = tuple[str, str]
+
+
+def explain(key: str, sources: Sources, format: str) -> None:
+    """Print everything about one option: ``key`` is a flag, a file key, a variable, or nearly so.
+
+    Raises:
+        ConfigError: nothing is called so, or nearly so.
+    """
+    check_format(format, ("plain", "json"))
+    option = find_option(key)
+    exact = option is not None
+    option = option or _by_old_name(key) or _by_other_name(key) or nearest_option(key)
+    if option is None:
+        facts = _derived_facts(key, sources)
+        head = f"{key}: derived from options, and none itself"
+    else:
+        facts = list(option_facts(option, sources))
+        head = f"{option.name}: {option.help}"
+    if format == "json":
+        console_here().file.write(json.dumps({"asked": key, "about": head, **dict(facts)}, indent=2, ensure_ascii=False) + "\n")
+        return
+    note = [] if exact or option is None else [_note(key, option), ""]
+    width = max(len(label) for label, _ in facts)
+    say(console_here(), [*note, head, "", *(f"  {label:<{width}}  {text}" for label, text in facts)])
+
+
+def search(words: list[str]) -> None:
+    """Print the options whose name or meaning holds all of the words, best first.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = [option for option in all_options() if _speaks_of(option, words)]
+    if not found:
+        text = " ".join(words)
+        problem = Problem("words", text, "", "no option speaks of them all", "Try one word, or `miles train --help-all`")
+        raise ConfigError([problem])
+    found.sort(key=lambda option: not all(word.lower() in option.name for word in words))
+    width = max(len(option.flag) for option in found)
+    say(console_here(), [f"{option.flag:<{width}}  {option.help}" for option in found])
+
+
+def option_facts(option: Option, sources: Sources) -> Iterator[Fact]:
+    """What there is to know, in order."""
+    yield "value", _value(option)
+    if default := spell_defaults(option):
+        yield "default", default
+    yield "flag", f"{option.flag} {option.metavar}".rstrip() + _negative(option)
+    home = home_table(option)
+    yield "file key", f"{option.name} in [{home}]" if home else option.name
+    yield "variable", option.variable
+    yield "command", ", ".join(owner_words(option))
+    if text := conditions(option):
+        yield "counts", text
+    if option.meta.not_yet:
+        values = " ".join(str(value) for value in option.meta.not_yet_values if value is not True)
+        yield "not yet", f"{values}: {option.meta.not_yet}" if values else option.meta.not_yet
+    if option.meta.known_as:
+        yield "elsewhere", ", ".join(option.meta.known_as)
+    yield "now", _now(option, sources)
+    if related := related_options(option):
+        yield "related", ", ".join(other.flag for other in related)
+
+
+def owner_words(option: Option) -> list[str]:
+    """``miles train``, ``miles train-async --fully-async``, ``miles train-async without --fully-async``."""
+    words = []
+    for command in option.commands:
+        variants = variants_of(command, option.section)
+        owners = [owner.option_set for owner in option.owners if owner.command == command]
+        switches = {variant: f"--{(selector_of(variant) or '').replace('_', '-')}" for variant in variants}
+        if len(owners) == len(variants):
+            words.append(f"miles {command}")
+        elif variants[0] in owners:
+            without = " or ".join(switches[variant] for variant in variants if variant not in owners)
+            words.append(f"miles {command} without {without}")
+        else:
+            words += [f"miles {command} {switches[variant]}" for variant in owners]
+    return words
+
+
+def related_options(option: Option) -> list[Option]:
+    """Options that one condition or a rare word of their names ties to this one."""
+    names = {option.meta.alternative, *option.meta.counts_when}
+    words = [set(other.name.split("_")) for other in all_options()]
+    rare = {word for word in option.name.split("_") if len(word) > 1 and sum(word in those for those in words) <= RARE}
+    return [
+        other
+        for other in all_options()
+        if other.name != option.name
+        and (other.name in names or option.name in other.meta.counts_when or _shares(rare, option, other))
+    ]
+
+
+def _shares(rare: set[str], option: Option, other: Option) -> bool:
+    return other.section == option.section and bool(rare & set(other.name.split("_")))
+
+
+def _value(option: Option) -> str:
+    kind = ", ".join(str(choice) for choice in option.choices) or (option.metavar or "switch").lower()
+    text = ", ".join(part for part in (kind, spell_bounds(option)) if part)
+    return text + ("; may be repeated" if option.shape.repeated else "") + ("; may be none" if option.shape.optional else "")
+
+
+def _negative(option: Option) -> str:
+    return f", {option.negative_flag}" if option.negative_flag and not option.meta.selector else ""
+
+
+def _now(option: Option, sources: Sources) -> str:
+    command, rows = _rows(option.commands, sources)
+    row = rows.get(option.name)
+    if row is None:
+        return f"does not count in `miles {command}` as it stands"
+    return f"{shown_value(row)}  {row.origin or 'nobody has given it'}  (miles {command})"
+
+
+def _rows(commands: tuple[str, ...], sources: Sources) -> tuple[str, dict[str, Row]]:
+    """The rows of the command that the sources are about, else of the first of ``commands``."""
+    from miles.config.layers import command_named
+    from miles.config.resolve import examine
+
+    named = command_named(sources)
+    command = named if named in commands else commands[0]
+    return command, {row.option: row for row in examine(command, sources).rows}
+
+
+def _derived_facts(key: str, sources: Sources) -> list[Fact]:
+    """What is known of a derived value.
+
+    Raises:
+        ConfigError: nothing has this name.
+    """
+    command, rows = _rows(("train", "train-async"), sources)
+    row = rows.get(key.removeprefix("--").replace("-", "_"))
+    if row is None:
+        why, remedy = "no option has this name, or one like it", f"Try: miles config search {key.strip('-$')}"
+        raise ConfigError([Problem(key, "", "", why, remedy)])
+    return [("now", f"{row.value}  {row.arithmetic}  (miles {command})")]
+
+
+def _note(key: str, option: Option) -> str:
+    old = old_name_words(key)
+    return f"{key} {old[0]}." if old else f"There is no {key}; the nearest is {option.flag}."
+
+
+def _by_old_name(key: str) -> Option | None:
+    """The option that says now what slime's or miles's said.
+
+    Raises:
+        ConfigError: it is not here, with the reason.
+    """
+    known = old_names().get(option_name(key))
+    if known is not None and known.fate == "absent":
+        why, remedy = old_name_words(key) or ("", "")
+        raise ConfigError([Problem(key, "", "", why, remedy)])
+    return find_option(known.option) if known is not None else None
+
+
+def _by_other_name(key: str) -> Option | None:
+    plain = key.lstrip("-$").replace("-", "_").lower()
+    return next((option for option in all_options() if plain in option.meta.known_as), None)
+
+
+def _speaks_of(option: Option, words: list[str]) -> bool:
+    text = " ".join((option.name, option.flag, option.help, option.panel, *option.meta.known_as, *map(str, option.choices)))
+    return all(word.lower() in text.lower() for word in words)
