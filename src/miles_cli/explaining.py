@@ -26,18 +26,21 @@ def explain(key: str, sources: Sources, format: str) -> None:
     """
     check_format(format, ("plain", "json"))
     option = find_option(key)
-    exact = option is not None
-    option = option or _by_old_name(key) or _by_other_name(key) or nearest_option(key)
-    if option is None:
-        facts = _derived_facts(key, sources)
-        head = f"{key}: derived from options, and none itself"
-    else:
-        facts = list(option_facts(option, sources))
-        head = f"{option.name}: {option.help}"
+    row = None if option else _derived_row(key, sources)
+    if row is not None:
+        _print(
+            key, [], f"{row.option}: derived from options, and none itself", [("now", f"{row.value}  {row.arithmetic}")], format
+        )
+        return
+    meant = option or _meant(key)
+    note = [] if option else [_note(key, meant), ""]
+    _print(key, note, f"{meant.name}: {meant.help}", list(option_facts(meant, sources)), format)
+
+
+def _print(key: str, note: list[str], head: str, facts: list[Fact], format: str) -> None:
     if format == "json":
         console_here().file.write(json.dumps({"asked": key, "about": head, **dict(facts)}, indent=2, ensure_ascii=False) + "\n")
         return
-    note = [] if exact or option is None else [_note(key, option), ""]
     width = max(len(label) for label, _ in facts)
     say(console_here(), [*note, head, "", *(f"  {label:<{width}}  {text}" for label, text in facts)])
 
@@ -142,18 +145,23 @@ def _rows(commands: tuple[str, ...], sources: Sources) -> tuple[str, dict[str, R
     return command, {row.option: row for row in examine(command, sources).rows}
 
 
-def _derived_facts(key: str, sources: Sources) -> list[Fact]:
-    """What is known of a derived value.
+def _derived_row(key: str, sources: Sources) -> Row | None:
+    """The value of this name that follows from the options, as far as it is known."""
+    _, rows = _rows(("train", "train-async"), sources)
+    return rows.get(key.removeprefix("--").replace("-", "_"))
+
+
+def _meant(key: str) -> Option:
+    """The option that somebody meant who wrote another name.
 
     Raises:
-        ConfigError: nothing has this name.
+        ConfigError: nothing is called like it.
     """
-    command, rows = _rows(("train", "train-async"), sources)
-    row = rows.get(key.removeprefix("--").replace("-", "_"))
-    if row is None:
-        why, remedy = "no option has this name, or one like it", f"Try: miles config search {key.strip('-$')}"
-        raise ConfigError([Problem(key, "", "", why, remedy)])
-    return [("now", f"{row.value}  {row.arithmetic}  (miles {command})")]
+    option = _by_old_name(key) or _by_other_name(key) or nearest_option(key)
+    if option is None:
+        remedy = f"Try: miles config search {key.strip('-$')}"
+        raise ConfigError([Problem(key, "", "", "no option has this name, or one like it", remedy)])
+    return option
 
 
 def _note(key: str, option: Option) -> str:

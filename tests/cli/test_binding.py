@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from miles.config.registry import Option, all_options, options_of
+from miles.config.sources import FlagValue
 from miles_cli.app import app
 from tests.cli.conftest import Typist
 
@@ -27,7 +28,7 @@ def names(options: list[Option] | tuple[Option, ...]) -> set[str]:
 @given(command=st.sampled_from(COMMANDS), option=OPTION, word=WORDS, joined=st.booleans())
 def test_a_value_arrives_as_typed(typist: Typist, command: str, option: Option, word: str, joined: bool) -> None:
     words = [f"{option.flag}={word}"] if joined else [option.flag, word]
-    assert typist([command, *words]) == {option.name: (word, option.flag)}
+    assert typist([command, *words]) == {option.name: FlagValue(word, option.flag)}
 
 
 @LAWS
@@ -37,15 +38,15 @@ def test_a_value_arrives_as_typed(typist: Typist, command: str, option: Option, 
 def test_flags_keep_their_order(typist: Typist, command: str, chosen: list[tuple[Option, str]]) -> None:
     words = [word for option, value in chosen for word in (option.flag, value)]
     flags = typist([command, *words])
-    assert list(flags.items()) == [(option.name, (value, option.flag)) for option, value in chosen]
+    assert list(flags.items()) == [(option.name, FlagValue(value, option.flag)) for option, value in chosen]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("option", SWITCHES, ids=lambda option: option.name)
 def test_switches_know_how_they_were_typed(typist: Typist, command: str, option: Option) -> None:
-    assert typist([command, option.flag]) == {option.name: (True, option.flag)}
+    assert typist([command, option.flag]) == {option.name: FlagValue(True, option.flag)}
     if not option.meta.selector:
-        assert typist([command, option.negative_flag]) == {option.name: (False, option.negative_flag)}
+        assert typist([command, option.negative_flag]) == {option.name: FlagValue(False, option.negative_flag)}
 
 
 @pytest.mark.parametrize("option", [option for option in VALUED if option.shape.repeated], ids=lambda option: option.name)
@@ -53,11 +54,15 @@ def test_repeated_options_collect(typist: Typist, option: Option) -> None:
     once, twice = (["a", "b"], ["c", "d"]) if option.shape.pairs else (["a"], ["c"])
     flags = typist(["train-async", option.flag, *once, option.flag, *twice])
     expected = (("a", "b"), ("c", "d")) if option.shape.pairs else ("a", "c")
-    assert flags == {option.name: (expected, option.flag)}
+    assert flags == {option.name: FlagValue(expected, option.flag)}
 
 
-def test_of_a_single_option_typed_twice_the_last_counts(typist: Typist) -> None:
-    assert typist(["train", "--lr", "1", "--lr", "2"]) == {"lr": ("2", "--lr")}
+def test_of_an_option_typed_again_the_last_counts_and_the_others_are_kept(typist: Typist) -> None:
+    earlier = (FlagValue("1", "--lr"), FlagValue("3", "--lr"))
+    assert typist(["train", "--lr", "1", "--lr=3", "--lr", "2"]) == {"lr": FlagValue("2", "--lr", earlier)}
+    words = ["train", "--rollout-shuffle", "--no-rollout-shuffle"]
+    shuffled = FlagValue(True, "--rollout-shuffle")
+    assert typist(words) == {"rollout_shuffle": FlagValue(False, "--no-rollout-shuffle", (shuffled,))}
 
 
 @LAWS
@@ -70,12 +75,15 @@ def test_an_abbreviation_is_never_taken_for_the_option(typist: Typist, option: O
         return
     flags = typist(["train", short, "1"])
     assert option.name not in flags
-    assert [flag for _, flag in flags.values()] == [short]
+    assert [flag.text for flag in flags.values()] == [short]
 
 
 @pytest.mark.parametrize("words", [["--lerning-rate", "3"], ["--lerning-rate=3"]])
 def test_an_unknown_flag_keeps_its_value(typist: Typist, words: list[str]) -> None:
-    assert typist(["train", *words, "--lr", "1"]) == {"lerning_rate": ("3", "--lerning-rate"), "lr": ("1", "--lr")}
+    assert typist(["train", *words, "--lr", "1"]) == {
+        "lerning_rate": FlagValue("3", "--lerning-rate"),
+        "lr": FlagValue("1", "--lr"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_show_without_a_command_says_where_options_go() -> None:
 def test_json_holds_values_chains_and_what_is_needed() -> None:
     data = json.loads(miles("config", "show", "train", "--preset", "reverse", "--lr", "0.5", "--format", "json").stdout)
     assert data["schedule"] == "sync"
-    assert data["values"]["lr"]["chain"][0] == {"origin": "--lr", "value": "0.5"}
+    assert data["values"]["lr"]["chain"][0] == {"origin": "--lr", "value": "0.5", "layer": "flag", "table": ""}
     assert data["values"]["global_batch_size"]["derived"]
     assert data["needed"] == []
     bare = json.loads(miles("config", "show", "--format", "json").stdout)

@@ -33,9 +33,16 @@ def test_every_beginning_of_an_own_option_offers_it_and_of_a_foreign_one_does_no
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_all_options_of_the_command_are_offered(command: str) -> None:
-    own = {option.flag for option in options_of(command)} | {"--preset", "--config", "--dry-run", "--help-all", "--help"}
+    own = {option.flag for option in options_of(command)} | {
+        "--preset",
+        "--config",
+        "--dry-run",
+        "--json",
+        "--help-all",
+        "--help",
+    }
     assert set(tab(command, "--")) == own
-    assert set(tab(f"config show {command}", "--")) == own - {"--dry-run"} | {"--format"}
+    assert set(tab(f"config show {command}", "--")) == own - {"--dry-run", "--json"} | {"--format", "--changed"}
 
 
 @pytest.mark.parametrize("option", [option for option in all_options() if option.choices], ids=lambda option: option.name)
@@ -54,7 +61,7 @@ def test_choices_are_offered_after_the_flag_and_after_an_equals_sign(option) -> 
         ("train", "--fu", []),
         ("", "tr", ["train", "train-async"]),
         ("", "--v", ["--version"]),
-        ("config", "", ["presets", "show"]),
+        ("config", "s", ["search", "schema", "show"]),
         ("config show", "", ["train", "train-async"]),
         ("train --preset", "", list(preset_names())),
         ("train", "--preset=", [f"--preset={name}" for name in preset_names()]),

@@ -72,7 +72,7 @@ def test_a_change_of_course_must_be_accepted(bench):
         f"{name} = {value} ({origin}): {diff} changes the course of the run in /runs/one. Pass --accept-changes to go on "
         "with it, give the recorded value, or a new --run-dir"
         for name, value, origin, diff in [
-            ("lr", "3e-05", "--lr", "1e-05 → 3e-05"),
+            ("lr", "3e-5", "--lr", "1e-5 → 3e-5"),
             ("seed", "5", "--seed", "1234 → 5"),
         ]
     ]

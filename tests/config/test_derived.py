@@ -111,7 +111,7 @@ def test_an_incomplete_configuration_still_has_rows(bench):
     rows = {row.option: row for row in found.rows}
     assert found.config is None
     assert rows["hf_checkpoint"].value == ""
-    assert rows["lr"].value == "1e-06"
+    assert rows["lr"].value == "1e-6"
     assert not any(row.derived for row in found.rows)
 
 

@@ -1,5 +1,8 @@
 """Whatever is given where: the top layer wins and the row tells of all the others, in order."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +14,8 @@ from miles.config.sources import Sources
 from tests.config.support import VARIANTS, flag, flag_value, good_values, owned_names, shown_text, toml, variable_text
 
 pytestmark = pytest.mark.unit
-LAYERS = ("preset", "file 1", "file 2", "variable", "flag")
+LAYERS = ("preset", "project file", "standing file", "file 1", "file 2", "variable", "earlier flag", "flag")
+FILES = ("project file", "standing file", "file 1", "file 2")
 
 
 def plain_options(variant):
@@ -44,17 +48,26 @@ def sources_of(bench, stack, selectors, folder):
     """The stack, written down in five places."""
     (folder / "made").mkdir(exist_ok=True)
     (folder / "made" / "preset.toml").write_text(file_text(stack, "preset"))
-    flags = dict(selectors) | {name: flag_value(values["flag"]) for name, values in stack.items() if "flag" in values}
+    flags = {name: flag(name, value) for name, value in selectors.items()}
+    flags |= {name: typed(name, values) for name, values in stack.items() if {"flag", "earlier flag"} & values.keys()}
     variables = {
         option_table()[name].variable: variable_text(values["variable"]) for name, values in stack.items() if "variable" in values
     }
+    project, standing, first, second = (bench.file(file_text(stack, layer)) for layer in FILES)
     return Sources(
-        flags={name: flag(name, value) for name, value in flags.items()},
-        config_files=tuple(bench.file(file_text(stack, layer)) for layer in ("file 1", "file 2")),
+        flags=flags,
+        config_files=(first, second),
         preset="made",
-        environ=variables,
+        environ=variables | {"MILES_CONFIG": str(standing)},
         cwd=bench.folder,
+        project_file=project,
     )
+
+
+def typed(name, values):
+    """One flag, or the same one twice; a list is one value however often its flag stands there."""
+    given = [flag(name, flag_value(values[layer])) for layer in ("earlier flag", "flag") if layer in values]
+    return given[-1]._replace(earlier=tuple(given[:-1]))
 
 
 def expected_origins(name, values, stack, sources):
@@ -63,14 +76,14 @@ def expected_origins(name, values, stack, sources):
     for layer in reversed(LAYERS):
         if layer not in values:
             continue
-        if layer == "flag":
+        if layer in ("flag", "earlier flag"):
             texts.append(flag(name, values[layer]).text)
         elif layer == "variable":
             texts.append("$" + option_table()[name].variable)
         elif layer == "preset":
             texts.append("preset made")
         else:
-            file = sources.config_files[LAYERS.index(layer) - 1]
+            file = sources.file_sources()[FILES.index(layer)].path
             inside = [other for other, others in stack.items() if layer in others]
             texts.append(f"{file}:{inside.index(name) + 2}")
     return texts
@@ -106,6 +119,39 @@ def test_a_row_spells_its_chain_out(bench):
     assert ":1 (0.3) · over " in row.origin
     assert row.origin.endswith(":1 (0.2)")
     assert first != second
+
+
+def test_two_files_count_without_being_named(bench, tmp_path):
+    for name, text in (("miles.toml", "lr = 1\nseed = 1\n"), ("a.toml", "lr = 2\nseed = 2\n"), ("b.toml", "lr = 3\n")):
+        (tmp_path / name).write_text(text)
+    environ = {"MILES_CONFIG": f"a.toml{os.pathsep}b.toml"}
+    found = examine("train", Sources(environ=environ, cwd=tmp_path, project_file=Path("miles.toml")))
+    rows = {row.option: row.origin for row in found.rows}
+    assert rows["lr"] == "b.toml:1 · over a.toml:1 (2) · over miles.toml:1 (1)"
+    assert rows["seed"] == "a.toml:2 · over miles.toml:2 (1)"
+    assert not found.warnings
+
+
+def test_a_standing_file_that_is_missing_is_told_with_the_variable(bench):
+    found = bench.examine("train", env={"MILES_CONFIG": "gone.toml"})
+    assert [str(problem) for problem in found.problems] == [
+        "config = gone.toml ($MILES_CONFIG): there is no such file. Correct the path"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[train-async.fully-async]\nmax_weight_staleness = 2\n", "train-async"),
+        ("[train]\nlr = 1\n", "train"),
+        ("[train]\nlr = 1\n[train-async]\nlr = 2\n", None),
+        ("lr = 1\n", None),
+        ("", None),
+    ],
+)
+def test_a_file_tells_by_its_tables_which_command_it_is_about(bench, text, named):
+    assert layers.command_named(bench.sources(files=[text])) == named
+    assert layers.command_named(bench.sources(files=["[train]\nlr = 3\n", text])) == (named or "train")
 
 
 def test_paths_of_a_preset_are_relative_to_it_and_others_to_the_working_directory(bench, tmp_path, monkeypatch):

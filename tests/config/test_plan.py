@@ -1,12 +1,17 @@
 """The dry run: what would happen, and the user's code held against its calls, with nothing started."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from miles.config.plan import make_plan
+from miles.config.work import points
 from miles.errors import ConfigError
+from miles.loops.parts import Cadence
 from tests.config.support import VARIANTS
 
 pytestmark = pytest.mark.unit
@@ -57,11 +62,31 @@ def test_when_it_evaluates_and_saves(bench):
     data = (("held", "heldout.jsonl"),)
     plan = plan_of(bench, "sync", eval_prompt_data=data, eval_interval="4", save_interval="100")
     assert plan.points == (
-        "evaluates held: before the first rollout, after every 4 rollouts, after the last, 10",
-        "saves a checkpoint: after the last, 10",
+        "evaluates held 4 times: before the first rollout, after 4, 8, 10",
+        "saves a checkpoint once: after 10",
     )
     skipping = plan_of(bench, "sync", eval_prompt_data=data, skip_eval_before_train=True)
-    assert skipping.points[0] == "evaluates held: after the last, 10"
+    assert skipping.points[0] == "evaluates held once: after 10"
+    often = plan_of(bench, "sync", save_interval="1", num_rollout="20")
+    assert often.points[1] == "saves a checkpoint 20 times: after 1, 2, 3, …, 19, 20"
+
+
+@given(total=st.integers(1, 200), interval=st.none() | st.integers(1, 250))
+def test_points_are_those_of_the_loop(total, interval):
+    cadence = Cadence(total=total, update_weights_interval=1, eval_interval=interval, save_interval=interval)
+    assert list(points(interval, total)) == [done for done in range(1, total + 1) if cadence.saves_after(done)]
+
+
+def test_amounts_for_programs(bench):
+    plan = plan_of(bench, "sync", global_batch_size="64")
+    data = json.loads(json.dumps(plan.data(), default=str))
+    assert data["work"] | {"evaluations": [], "saves": [10]} == {
+        "rollouts": 10, "groups": 320, "samples": 2560, "optimizer_steps": 40, "answer_tokens": 2560 * 1024,
+        "prompt_tokens": 320 * 3072, "evaluations": [], "saves": [10],
+    }  # fmt: skip
+    assert [seat["name"] for seat in data["seats"]] == ["rank 0", "engine 0"]
+    assert data["memory_bytes"] is None
+    assert "no estimate: the model's config.json does not tell its size" in "\n".join(plan.lines())
 
 
 def test_lines_hold_every_section(bench):

@@ -86,9 +86,9 @@ def _row_data(row: Row) -> dict[str, Any]:
         {"origin": str(item.origin), "value": item.value, "layer": str(item.origin.kind), "table": item.origin.table}
         for item in row.chain
     ]
-    extra = {"arithmetic": row.arithmetic} if row.derived else {"chain": chain, "origin": row.origin}
-    head = {"value": row.value, "section": row.section, "panel": row.panel, "derived": row.derived}
-    return {**head, **extra, **({"note": row.note} if row.note else {})}
+    told = {"arithmetic": row.arithmetic, "note": row.note}
+    head = {"value": row.value, "section": row.section, "panel": row.panel, "derived": row.derived, "origin": row.origin}
+    return {**head, "chain": chain, **{name: text for name, text in told.items() if text}}
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> Row:
@@ -97,7 +97,7 @@ def _row(name: str, entry: Mapping[str, Any]) -> Row:
         entry["panel"],
         name,
         entry["value"],
-        tuple(_link(link) for link in entry.get("chain", ())),
+        tuple(_link(link) for link in entry["chain"]),
         entry["derived"],
         entry.get("arithmetic", ""),
         entry.get("note", ""),

@@ -38,7 +38,7 @@ def work_of(resolution: Resolution) -> Work:
     samples = groups * config.data.n_samples_per_prompt
     evaluation, last = config.evaluation, derived.num_rollout
     first = () if evaluation.skip_eval_before_train else (0,)
-    evaluations = (*first, *_points(evaluation.eval_interval, last)) if evaluation.eval_prompt_data else ()
+    evaluations = (*first, *points(evaluation.eval_interval, last)) if evaluation.eval_prompt_data else ()
     return Work(
         rollouts=last,
         groups=groups,
@@ -47,11 +47,11 @@ def work_of(resolution: Resolution) -> Work:
         answer_tokens=samples * config.data.rollout_max_response_len,
         prompt_tokens=groups * derived.max_prompt_len,
         evaluations=evaluations,
-        saves=tuple(_points(config.model.save_interval, last)),
+        saves=tuple(points(config.model.save_interval, last)),
     )
 
 
-def _points(interval: int | None, last: int) -> Iterator[int]:
+def points(interval: int | None, last: int) -> Iterator[int]:
     """Rollouts after which something recurs, the last one always."""
     if interval is not None:
         yield from range(interval, last, interval)

@@ -1,0 +1,100 @@
+"""Words that Tab offers beside options and choices: run folders, checkpoints, files, and names in the user's own code.
+
+Everything is found by looking at file names and at the text of Python files; nothing of the user's is imported.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from miles.config.presets import preset_names
+from miles.config.records import RECORD_FILE
+from miles.config.registry import VARIABLE_PREFIX, all_options
+
+RUNS = "runs"
+CHECKPOINTS = "checkpoints/rollout-*"
+Offer = tuple[str, str]
+
+
+def run_folders(incomplete: str) -> Iterator[Offer]:
+    """Folders of runs, the newest first: those under ``runs``, and those under the folder being typed."""
+    places = dict.fromkeys([RUNS, *([folder_of(incomplete)] if folder_of(incomplete) else [])])
+    found = [record.parent for place in places for record in Path(place).glob(f"*/{RECORD_FILE}")]
+    for folder in sorted(dict.fromkeys(found), key=lambda folder: folder.stat().st_mtime, reverse=True):
+        yield str(folder), ""
+
+
+def checkpoints(incomplete: str) -> Iterator[Offer]:
+    """Checkpoints of the runs, the last step first."""
+    for run, _ in run_folders(incomplete):
+        for folder in sorted(Path(run).glob(CHECKPOINTS), reverse=True):
+            yield str(folder), ""
+
+
+def config_files(incomplete: str) -> Iterator[Offer]:
+    """TOML files, and the folders on the way to more."""
+    folder = Path(folder_of(incomplete) or ".")
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(".") and not incomplete.rpartition("/")[2].startswith("."):
+            continue
+        text = f"{folder_of(incomplete)}{path.name}"
+        if path.is_dir():
+            yield f"{text}/", ""
+        elif path.suffix == ".toml":
+            yield text, ""
+
+
+def configurations(incomplete: str) -> Iterator[Offer]:
+    """What ``config diff`` compares: presets, run folders, files."""
+    yield from ((name, "preset") for name in preset_names())
+    yield from ((name, "run") for name, _ in run_folders(incomplete))
+    yield from config_files(incomplete)
+
+
+def option_keys(incomplete: str) -> Iterator[Offer]:
+    """Every option in the spelling that was begun: file key, flag or variable."""
+    for option in all_options():
+        if incomplete.startswith("-"):
+            yield option.flag, option.help
+        elif VARIABLE_PREFIX.startswith(incomplete[: len(VARIABLE_PREFIX)]) and incomplete:
+            yield option.variable, option.help
+        else:
+            yield option.name, option.help
+
+
+def dotted_paths(incomplete: str) -> Iterator[Offer]:
+    """``package.`` and ``module:`` beside the working directory; after the colon, what the module defines."""
+    module, colon, _ = incomplete.partition(":")
+    if colon:
+        yield from ((f"{module}:{name}", about) for name, about in _defined_in(module))
+        return
+    package = incomplete.rpartition(".")[0]
+    folder = Path(*package.split(".")) if package else Path()
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        name = f"{package}.{path.stem}" if package else path.stem
+        if not path.stem.isidentifier():
+            continue
+        if path.suffix == ".py" and path.stem != "__init__":
+            yield f"{name}:", ""
+        elif path.is_dir() and any(path.glob("*.py")):
+            yield f"{name}.", ""
+
+
+def _defined_in(module: str) -> Iterator[Offer]:
+    """Functions and classes of a module, with the first line of what they say about themselves."""
+    path = Path(*module.split("."))
+    file = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    if file is None:
+        return
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # the user is in the middle of writing it; there is nothing to offer yet
+        return
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            yield node.name, (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def folder_of(incomplete: str) -> str:
+    """``a/b`` → ``a/``; empty for a word without a slash."""
+    return incomplete[: incomplete.rfind("/") + 1]

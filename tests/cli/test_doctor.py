@@ -1,0 +1,116 @@
+"""The machine judged: from numbers alone, so that every judgement can be made here; then once for real."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from miles_cli import findings, machine
+from miles_cli.app import app
+from miles_cli.doctor import is_fit
+from miles_cli.findings import GIB, Finding, Gpu
+
+pytestmark = pytest.mark.unit
+SIZES = st.integers(0, 2**45)
+
+
+@given(SIZES, SIZES)
+def test_more_is_never_worse(less: int, more: int) -> None:
+    less, more = sorted((less, more))
+    order = ["problem", "warning", "ok"]
+    judges = (lambda size: findings.judge_memory(size, size), findings.judge_shared_memory, findings.judge_open_files,
+              lambda size: findings.judge_disk("runs", size, writable=True))  # fmt: skip
+    for judge in judges:
+        assert order.index(judge(less).state) <= order.index(judge(more).state)
+        assert (judge(less).remedy == "") == (judge(less).state == "ok")
+
+
+@pytest.mark.parametrize(
+    ("finding", "state", "words"),
+    [
+        (findings.judge_package("torch", "torch>=2.9", None, fits=False), "problem", "pip install 'torch>=2.9'"),
+        (findings.judge_package("torch", "torch>=2.9", "2.1", fits=False), "problem", "2.1 does not fit torch>=2.9"),
+        (findings.judge_package("torch", "torch>=2.9", "2.9", fits=True), "ok", "2.9"),
+        (findings.judge_optional("sglang", None, has_gpu=True), "warning", "pip install sglang"),
+        (findings.judge_optional("sglang", None, has_gpu=False), "ok", "embedded"),
+        (findings.judge_shared_memory(None), "ok", "files"),
+        (findings.judge_ports("denied"), "problem", "denied"),
+        (findings.judge_ray(None, None, ""), "ok", "started for each run"),
+        (findings.judge_ray("a:1", None, ""), "ok", "a:1 answers"),
+        (findings.judge_ray("a:1", None, "refused"), "problem", "ray start --head"),
+        (findings.judge_ray(None, "a:1", ""), "problem", "--ray-address a:1"),
+        (findings.judge_disk("runs", 10**15, writable=False), "problem", "--run-dir"),
+    ],
+)
+def test_judgements(finding: Finding, state: str, words: str) -> None:
+    assert finding.state == state
+    assert words in f"{finding.text} {finding.remedy}"
+
+
+def test_gpus() -> None:
+    assert [found.state for found in findings.judge_gpus(None, "2.9")] == ["problem"]
+    assert [found.state for found in findings.judge_gpus([], "2.9+cpu")] == ["ok"]
+    idle, busy = Gpu("H200", 141 * GIB, 140 * GIB), Gpu("H200", 141 * GIB, GIB)
+    assert [found.state for found in findings.judge_gpus([idle, busy], "2.9+cu128")] == ["ok", "warning"]
+    assert [found.name for found in findings.judge_gpus([idle], "2.9+cpu")] == ["torch for CUDA", "GPU 0"]
+
+
+def test_what_nvidia_smi_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "nvidia-smi"
+    script.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 143000'\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert machine.find_gpus() == [Gpu("NVIDIA H200", 143771 * 2**20, 143000 * 2**20)]
+    script.write_text("#!/bin/sh\nexit 9\n")
+    assert machine.find_gpus() is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.find_gpus() == []
+
+
+def test_an_address_is_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert machine.error_of_connecting(f"127.0.0.1:{port}") == ""
+        assert machine.error_of_connecting(f"ray://127.0.0.1:{port}") == ""
+    assert machine.error_of_connecting(f"127.0.0.1:{port}")
+    assert machine.error_of_connecting("auto") == ""
+    assert machine.error_of_connecting("nonsense") == "it is no HOST:PORT"
+    assert machine.error_of_binding() == ""
+
+
+def test_the_packages_of_this_environment_fit() -> None:
+    found = {finding.name: finding.state for finding in machine.packages()}
+    assert found == {"torch": "ok", "ray": "ok", "transformers": "ok"}
+
+
+def test_a_missing_requirement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.metadata, "requires", lambda name: ["pytest>=9999", "gone>=1", "mypy>=1; extra == 'dev'"])
+    assert {finding.name: finding.state for finding in machine.packages()} == {"pytest": "problem", "gone": "problem"}
+
+
+def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [Finding("ok", "a", "fine"), Finding("problem", "long name", "broken", "Mend it")]
+    monkeypatch.setattr(machine, "look", lambda run_dir, ray_address: iter(told))
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 3
+    assert result.stdout.splitlines() == [
+        "ok       a          fine", "problem  long name  broken", f"{'':20}-> Mend it", "a run could not start here: 1 to mend",
+    ]  # fmt: skip
+    data = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
+    assert data["fit"] is False
+    assert data["findings"][1] == {"state": "problem", "name": "long name", "text": "broken", "remedy": "Mend it"}
+    assert is_fit(told[:1])
+
+
+def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    result = CliRunner().invoke(app, ["doctor", "--json", "--run-dir", str(tmp_path / "new")])
+    data = json.loads(result.stdout)
+    assert result.exit_code == (0 if data["fit"] else 3)
+    names = {finding["name"] for finding in data["findings"]}
+    assert {"Python", "torch", "ray", "GPUs", "memory", "open files", "ports", "Ray", "run folder"} <= names | {"GPUs"}
