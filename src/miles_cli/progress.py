@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from miles.types import Metrics
 
 REWARD = "rollout/raw_reward"
-MEAN_STALENESS = "rollout/fully_async/avg_staleness"
-MAX_STALENESS = "rollout/fully_async/max_staleness"
+MEAN_STALENESS = "rollout/staleness/mean"
+MAX_STALENESS = "rollout/staleness/max"
 QUEUE = "rollout/fully_async/queue_size"
 TOKENS = "perf/tokens_per_second"
 TIMES = {"perf/step_time": "step", "perf/rollout_time": "rollout", "perf/train_time": "train", "perf/train_wait_time": "wait"}

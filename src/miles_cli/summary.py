@@ -8,7 +8,7 @@ from miles.config.sources import OriginKind
 from miles.tracking.reporter import RunSummary
 from miles_cli.wording import duration
 
-ENDINGS = {0: "done", 1: "failed", 130: "interrupted"}
+ENDINGS = {0: "done", 1: "failed", 2: "refused", 3: "could not start", 130: "interrupted", 143: "ended by SIGTERM"}
 
 
 def summary_lines(summary: RunSummary, rewards: str = "") -> list[str]:
@@ -39,13 +39,18 @@ def next_lines(summary: RunSummary, resolution: Resolution) -> list[str]:
     config = shlex.quote(near(summary.run_dir / "config.toml"))
     command = f"miles {resolution.command}"
     offers: list[tuple[str, str]] = []
-    if summary.exit_code == 130 and resolution.command == "train":
+    if summary.exit_code and summary.checkpoint and resolution.command == "train":
         offers.append(("go on where it stopped", f"{command} --config {config} --run-dir {run_dir}"))
     if summary.exit_code == 0:
         preset = preset_of(resolution)
         source = f"--preset {preset}" if preset else f"--config {config}"
         offers.append(("the same by another schedule", f"miles {_other_schedule(resolution)} {source}"))
-        offers.append(("again with another seed", f"{command} --config {config} --seed {resolution.config.run.seed + 1}"))
+        offers.append(
+            (
+                "again with another seed",
+                f"{command} --config {config} --rollout-seed {resolution.config.sampling.rollout_seed + 1}",
+            )
+        )
     offers.append(("what it ran with", f"miles config show {resolution.command} --config {config}"))
     return ["next:", *(line for purpose, text in offers for line in (f"  # {purpose}", f"  {text}"))]
 

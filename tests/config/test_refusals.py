@@ -141,7 +141,7 @@ ON_TOP_OF_THE_PRESET = [
     ("train", {"rm_type": "none"}, {}, [], "rm_type", ["neither is custom_rm_path", "Pass --rm-type or --custom-rm-path"]),
     ("train", {"label_key": "none"}, {}, [], "label_key", ["is needed by rm_type = exact"]),
     ("train", {"micro_batch_size": "2", "max_tokens_per_gpu": "9"}, {}, [], "micro_batch_size", ["max_tokens_per_gpu = 9"]),
-    ("train", {"min_lr": "1", "lr_decay_style": "cosine"}, {}, [], "min_lr", ["is above lr = 0.0002 (preset reverse)"]),
+    ("train", {"min_lr": "1", "lr_decay_style": "cosine"}, {}, [], "min_lr", ["is not below lr = 0.0002 (preset reverse)"]),
     (
         "train",
         {"min_lr": "1e-9", "lr_decay_style": "constant"},
@@ -150,7 +150,7 @@ ON_TOP_OF_THE_PRESET = [
         "min_lr",
         ["no effect while lr_decay_style = constant", "linear or cosine"],
     ),
-    ("train", {"lr_warmup_iters": "151"}, {}, [], "lr_warmup_iters", ["optimiser steps: 150"]),
+    ("train", {"lr_warmup_iters": "150"}, {}, [], "lr_warmup_iters", ["optimiser steps: 150"]),
     ("train", {"rollout_max_response_len": "256"}, {}, [], "rollout_max_response_len", ["the model's 256 tokens"]),
     ("train", {"rollout_max_context_len": "257"}, {}, [], "rollout_max_context_len", ["limit of 256"]),
     ("train", {"rollout_max_context_len": "8"}, {}, [], "rollout_max_response_len", ["rollout_max_context_len = 8"]),

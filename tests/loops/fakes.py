@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from miles.errors import EngineError
 from miles.loops.parts import Cadence, Parts, StopFlag
 from miles.loops.run import Run
 from miles.types import Group, Metrics, Prompt, Rollout, Sample, SampleStatus, StepReport, VersionSpan
@@ -66,13 +67,28 @@ class FakeRolloutFn:
 
 
 @dataclass
+class HandClock:
+    """Time passes when a fake says so; who sleeps, sleeps for ever."""
+
+    time: float = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+
+@dataclass
 class FakeParts:
     """Ledger, policy, publisher, evaluator, saver and journal in one."""
 
     story: Story
     stop: StopFlag = field(default_factory=StopFlag)
     stop_in_step: int | None = None
+    fails_in: str = ""
     turns: int = 5
+    clock: HandClock = field(default_factory=HandClock)
 
     def mark_trained(self, rollout: Rollout) -> None:
         self.story.tell(f"trained {rollout.rollout_id}")
@@ -85,6 +101,7 @@ class FakeParts:
         self.stop.requested |= rollout.rollout_id == self.stop_in_step
         for _ in range(self.turns):
             await asyncio.sleep(0)
+        self.clock.time += 10
         self.story.tell(f"end step {rollout.rollout_id}")
         return StepReport({"train/loss": 0.5}, 1)
 
@@ -95,10 +112,16 @@ class FakeParts:
         self.story.tell("load")
 
     async def publish(self, version: int) -> Metrics:
+        if self.fails_in == f"publish {version}":
+            raise EngineError("the engine is gone")
+        self.clock.time += 1
         self.story.tell(f"publish {version}")
         return {"perf/update_weights_time": 0.0}
 
     async def __call__(self, weight_version: int) -> Metrics:
+        if self.fails_in == f"evaluate v{weight_version}":
+            raise ValueError("the user's evaluation")
+        self.clock.time += 100
         self.story.tell(f"evaluate v{weight_version}")
         return {"eval/toy": 0.5}
 
@@ -116,16 +139,6 @@ class FakeSaver:
         self.story.tell(f"save {rollouts_done} v{weight_version}")
 
 
-class StillClock:
-    """Time does not pass."""
-
-    def now(self) -> float:
-        return 0.0
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(0)
-
-
 class SilentTrace:
     """Records nothing."""
 
@@ -135,10 +148,18 @@ class SilentTrace:
 
 
 def make_run(
-    cadence: Cadence, *, stop_in_step: int | None = None, fail_at: int | None = None, turns: int = 3, done: int = 0
+    cadence: Cadence,
+    *,
+    stop_in_step: int | None = None,
+    fail_at: int | None = None,
+    turns: int = 3,
+    done: int = 0,
+    fails_in: str = "",
+    evaluated_after: int = -1,
 ) -> tuple[Run, Story]:
     """A run over fakes, and the story it writes."""
     story, stop = Story(), StopFlag()
-    fake = FakeParts(story, stop, stop_in_step)
+    clock = HandClock()
+    fake = FakeParts(story, stop, stop_in_step, fails_in, clock=clock)
     parts = Parts(FakeRolloutFn(story, turns, fail_at), fake, fake, fake, fake, FakeSaver(story), fake)
-    return Run(parts, cadence, StillClock(), SilentTrace(), stop, done, done), story
+    return Run(parts, cadence, clock, SilentTrace(), stop, done, done, evaluated_after), story

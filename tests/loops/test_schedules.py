@@ -1,12 +1,16 @@
 """Who waits for whom: the order of events of each schedule, and its staleness."""
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from miles.errors import EngineError, RolloutError
 from miles.loops.parts import Cadence
+from miles.loops.patience import Patience
 from miles.loops.schedules import run_schedule
-from tests.loops.fakes import make_run
+from tests.loops.fakes import HandClock, make_run
 
 pytestmark = pytest.mark.unit
 EACH = settings(max_examples=60, deadline=None)
@@ -88,13 +92,72 @@ async def test_evaluation_pauses_production_and_names_its_version() -> None:
 
 async def test_a_failed_rollout_ends_one_step_off_with_its_cause() -> None:
     run, story = make_run(Cadence(total=5), fail_at=2)
-    with pytest.raises(RuntimeError, match="engine gone"):
+    with pytest.raises(RolloutError, match="rollout 2 failed: RuntimeError: engine gone"):
         await run_schedule(run, "one_step_off")
     assert "trained 1" in story.events and "begin step 2 v2" not in story.events
 
 
 async def test_resumed_run_goes_on_where_it_was() -> None:
-    run, story = make_run(Cadence(total=4), done=2)
+    run, story = make_run(Cadence(total=4), done=2, evaluated_after=0)
     await run_schedule(run, "sync")
     assert [event for event in story.events if event.startswith("begin rollout")] == ["begin rollout 2 v2", "begin rollout 3 v3"]
     assert "evaluate v2" not in story.events
+
+
+@pytest.mark.parametrize("schedule", ["sync", "one_step_off", "fully_async"])
+async def test_what_is_trained_is_in_the_metrics_before_it_is_in_a_checkpoint(schedule: str) -> None:
+    run, story = make_run(Cadence(total=3), fails_in="publish 2")
+    with pytest.raises(EngineError, match="gone"):
+        await run_schedule(run, schedule)  # type: ignore[arg-type]
+    await run.save()
+    assert [row["rollout_id"] for row in story.rows if "train/loss" in row] == [0, 1]
+    assert story.events[-1] == "save 2 v1"
+
+
+async def test_an_evaluation_that_failed_is_made_up_for() -> None:
+    run, story = make_run(Cadence(total=2), fails_in="evaluate v2")
+    with pytest.raises(RolloutError, match="the evaluation failed: ValueError: the user's evaluation"):
+        await run_schedule(run, "sync")
+    assert len(story.rows) == 3
+    again, later = make_run(Cadence(total=2), done=2, evaluated_after=0)
+    await run_schedule(again, "sync")
+    assert later.events == ["pause", "evaluate v2", "resume"]
+    done, nothing = make_run(Cadence(total=2), done=2, evaluated_after=2)
+    await run_schedule(done, "sync")
+    assert nothing.events == []
+
+
+async def test_a_step_lasts_as_long_as_the_step() -> None:
+    run, story = make_run(Cadence(total=3, eval_interval=1))
+    await run_schedule(run, "sync")
+    steps = [row for row in story.rows if "train/loss" in row]
+    assert [row["perf/step_time"] for row in steps] == [11.0] * 3, "10 to train, 1 to publish; evaluations apart"
+    assert [row["perf/train_time"] for row in steps] == [10.0] * 3
+    assert [row["perf/tokens_per_second"] for row in steps] == [pytest.approx(4 / 11)] * 3
+
+
+async def test_one_step_off_does_not_wait_for_a_rollout_it_will_not_train_on() -> None:
+    run, story = make_run(Cadence(total=9), stop_in_step=1, turns=10_000)
+    await run_schedule(run, "one_step_off")
+    assert "end rollout 2" not in story.events
+    assert story.events[-1] == "save 2 v2"
+
+
+async def test_a_long_wait_is_spoken_of() -> None:
+    class Impatient(HandClock):
+        async def sleep(self, seconds: float) -> None:
+            if self.time >= 3 * seconds:
+                await asyncio.Event().wait()
+            self.time += seconds
+
+    said: list[str] = []
+    heard = asyncio.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 3:
+            heard.set()
+
+    async with Patience(Impatient(), 60.0, say).while_waiting("step 4 of the policy"):
+        await asyncio.wait_for(heard.wait(), 5)
+    assert said[0] == "no progress for 60 s: the loop waits for step 4 of the policy"

@@ -92,6 +92,7 @@ def test_finite_numbers_of_any_kind_count(value: Any) -> None:
     [
         (math.nan, None, "'nan' (float), not a finite number"),
         (-math.inf, None, "not a finite number"),
+        (10**400, None, "not a finite number"),
         ("1.0", None, "'1.0' (str), not a finite number"),
         (None, None, "NoneType"),
         ({"score": 1.0}, None, "Name one with --reward-key"),

@@ -38,6 +38,15 @@ def test_a_line_cut_by_a_crash_is_left_out(tmp_path: Path) -> None:
     assert [row["rollout_id"] for row in read_rows(path)] == [0]
 
 
+def test_a_line_cut_by_a_crash_is_gone_before_the_run_goes_on(tmp_path: Path) -> None:
+    write_rows(tmp_path, [0, 1, 2])
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    set_aside_rows_after(tmp_path, 1)
+    write_rows(tmp_path, [2])
+    assert [row["rollout_id"] for row in read_rows(path)] == [0, 1, 2]
+
+
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"rollout_id": 0}\n{"roll\n{"rollout_id": 2}\n')

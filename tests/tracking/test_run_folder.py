@@ -7,7 +7,14 @@ import pytest
 
 from miles.clock import WallClock
 from miles.errors import CheckpointError, ConfigError, MachineError
-from miles.tracking.run_folder import RunState, lock_run_folder, open_run_folder, read_state, write_state
+from miles.tracking.run_folder import (
+    RunState,
+    lock_run_folder,
+    open_run_folder,
+    read_state,
+    refuse_checkpoints_of_another_run,
+    write_state,
+)
 from miles.tracking.trace import Trace
 
 pytestmark = pytest.mark.unit
@@ -29,6 +36,26 @@ def test_latest_moves_only_to_what_is_there(tmp_path: Path) -> None:
     checkpoint.rmdir()
     with pytest.raises(CheckpointError, match="rollout-000003, which is gone"):
         folder.latest()
+
+
+def test_a_new_run_does_not_go_on_from_checkpoints_of_another(tmp_path: Path) -> None:
+    first = open_run_folder(tmp_path / "one", tmp_path / "saved", "train")
+    refuse_checkpoints_of_another_run(first)
+    (first.path / "config.toml").write_text("")
+    first.checkpoint_for(0).mkdir()
+    first.point_latest_at(first.checkpoint_for(0))
+    refuse_checkpoints_of_another_run(first)
+    with pytest.raises(ConfigError, match="save = .*holds the checkpoints of another run"):
+        refuse_checkpoints_of_another_run(open_run_folder(tmp_path / "two", tmp_path / "saved", "train"))
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_run(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").symlink_to("/dev/full")
+    trace = Trace(tmp_path / "trace.json", WallClock())
+    with trace.span("policy", "step 0"):
+        pass
+    trace.close()
+    assert "No space left" in trace.problem
 
 
 def test_state_comes_back(tmp_path: Path) -> None:

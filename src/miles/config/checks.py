@@ -92,8 +92,8 @@ def _unset(view: View, first: str, second: str) -> str:
 
 def learning_rates(view: View) -> Iterator[Problem]:
     """A decay goes down."""
-    if view["min_lr"] > view["lr"]:
-        yield view.problem("min_lr", f"is above {view.named('lr')}", "Give --min-lr a value of at most --lr")
+    if view["lr_decay_style"] != "constant" and view["min_lr"] >= view["lr"]:
+        yield view.problem("min_lr", f"is not below {view.named('lr')}", "Give --min-lr a value below --lr")
 
 
 def clip_band(view: View) -> Iterator[Problem]:
@@ -188,6 +188,10 @@ def eval_names(view: View) -> Iterator[Problem]:
         )
     if not all(name.strip() for name in names):
         yield view.problem("eval_prompt_data", "has a data set without a name", "Pass --eval-prompt-data NAME PATH")
+    for name in names:
+        if "/" in name or name == "weight_version":
+            why = f"has a data set named {name!r}, which cannot stand in the metric eval/<name>"
+            yield view.problem("eval_prompt_data", why, "Give it a name without `/`, and not weight_version")
 
 
 def exact_label(view: View) -> Iterator[Problem]:
@@ -209,7 +213,7 @@ CHECKS = (
     Check(exact_label, ("rm_type", "label_key")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
     Check(clip_band, ("tis_clip", "tis_clip_low")),
-    Check(learning_rates, ("lr", "min_lr")),
+    Check(learning_rates, ("lr", "min_lr", "lr_decay_style")),
     Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
     Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),

@@ -99,9 +99,9 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
 
     def warm_up(view: View) -> Iterator[Problem]:
         steps = count_rollouts(view.values, facts.num_prompts) * batch_sizes(view.values)[1]
-        if view["lr_warmup_iters"] > steps:
-            why = f"is more than the run has optimiser steps: {steps}"
-            yield view.problem("lr_warmup_iters", why, f"Give --lr-warmup-iters at most {steps}")
+        if view["lr_warmup_iters"] >= steps:
+            why = f"leaves nothing of the run, which has optimiser steps: {steps}"
+            yield view.problem("lr_warmup_iters", why, f"Give --lr-warmup-iters at most {steps - 1}")
 
     def machine(view: View) -> Iterator[Problem]:
         if view["device"] == "cuda" and not facts.has_cuda:

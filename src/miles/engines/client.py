@@ -25,7 +25,9 @@ class EngineClient:
     without harm are retried, and only where the connection failed.
     """
 
-    def __init__(self, address: str, *, generate_timeout_seconds: float = 3600.0, control_timeout_seconds: float = 120.0) -> None:
+    def __init__(
+        self, address: str, *, generate_timeout_seconds: float | None = None, control_timeout_seconds: float = 120.0
+    ) -> None:
         self.address = address.rstrip("/")
         self._generate_timeout = aiohttp.ClientTimeout(total=generate_timeout_seconds, sock_connect=10.0)
         self._control_timeout = aiohttp.ClientTimeout(total=control_timeout_seconds, sock_connect=10.0)

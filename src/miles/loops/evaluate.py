@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from miles.errors import RolloutError
 from miles.rollout.contracts import GroupGenerator
 from miles.rollout.failures import first_failure
 from miles.types import Metrics, Prompt, Sample, SampleStatus, mean
@@ -55,14 +56,33 @@ async def evaluate(setup: EvalInput) -> Metrics:
                 running = [tasks.create_task(answer(setup, prompt)) for prompt in dataset.prompts]
         except BaseExceptionGroup as failures:
             raise first_failure(failures) from failures
-        samples = [sample for task in running for sample in task.result()]
-        metrics |= dataset_metrics(dataset.name, samples)
+        answers = [task.result() for task in running]
+        samples = [sample for group in answers for sample in group]
+        refuse_other_versions(dataset.name, samples, setup.weight_version)
+        metrics |= dataset_metrics(dataset.name, samples) | {f"eval/{dataset.name}/timed_out": float(answers.count(()))}
     return metrics
 
 
 async def answer(setup: EvalInput, prompt: Prompt) -> tuple[Sample, ...]:
-    """The scored answers to one held-out prompt."""
-    return (await setup.generate_group(prompt, setup.weight_version)).samples
+    """The scored answers to one held-out prompt; none where they took longer than ``rollout_timeout_seconds``."""
+    try:
+        return (await setup.generate_group(prompt, setup.weight_version)).samples
+    except TimeoutError:
+        return ()
+
+
+def refuse_other_versions(name: str, samples: list[Sample], weight_version: int) -> None:
+    """An evaluation measures one version.
+
+    Raises:
+        RolloutError: a token was sampled under another one.
+    """
+    found = {span.version for sample in samples for span in sample.versions} - {weight_version}
+    if found:
+        raise RolloutError(
+            f"the evaluation of {name} should measure weight version {weight_version}, but tokens came from {sorted(found)}. "
+            "Does something else publish weights to these engines?"
+        )
 
 
 def dataset_metrics(name: str, samples: list[Sample]) -> Metrics:

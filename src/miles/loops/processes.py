@@ -20,8 +20,6 @@ from miles.placement.cluster import Cluster
 from miles.placement.logs import last_lines, log_output
 from miles.policy.client import PolicyClient, start_policy
 
-STOP_SECONDS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Processes:
@@ -48,8 +46,8 @@ async def processes(config: AnyConfig, derived: Derived, cluster: Cluster, logs:
             log_output(actor, logs / f"rank-{rank}.log")
         engines = [start_engine(number, config, derived, cluster, logs) for number in range(derived.num_engines)]
         actors += engines
-        addresses = await asyncio.gather(*(address_of(number, engine, config, logs) for number, engine in enumerate(engines)))
-        await policy.info()
+        starting = [address_of(number, engine, config, logs) for number, engine in enumerate(engines)]
+        _, addresses = await asyncio.gather(policy.info(), asyncio.gather(*starting))
         timeout = config.engine.update_weights_timeout_seconds
         fleet = EngineFleet([EngineClient(address, control_timeout_seconds=timeout) for address in addresses])
         deaths += [watch_engine(number, engine, logs) for number, engine in enumerate(engines)]

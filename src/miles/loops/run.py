@@ -1,11 +1,13 @@
 """One run in progress: the verbs that the three schedules put in different orders, each timed and traced."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 from miles.clock import Clock
+from miles.errors import MilesError, RolloutError
 from miles.loops.parts import Cadence, Parts, StopFlag
+from miles.loops.patience import Patience
 from miles.tracking.trace import Spans
 from miles.types import Metrics, Rollout, mean, staleness
 
@@ -17,12 +19,22 @@ class Run:
     """
 
     def __init__(
-        self, parts: Parts, cadence: Cadence, clock: Clock, trace: Spans, stop: StopFlag, rollouts_done: int = 0, version: int = 0
+        self,
+        parts: Parts,
+        cadence: Cadence,
+        clock: Clock,
+        trace: Spans,
+        stop: StopFlag,
+        rollouts_done: int = 0,
+        version: int = 0,
+        evaluated_after: int = -1,
+        patience: Patience | None = None,
     ) -> None:
         self.cadence, self.version, self.rollouts_done, self.training = cadence, version, rollouts_done, False
-        self.saved_after, self.evaluated_after = rollouts_done, -1
+        self.saved_after, self.evaluated_after = rollouts_done, evaluated_after
         self._parts, self._clock, self._trace, self._stop = parts, clock, trace, stop
         self._row: Metrics = {}
+        self._patience = patience or Patience(clock)
         self._step_began = self._idle_since = clock.now()
 
     def remaining(self) -> Iterator[int]:
@@ -30,10 +42,15 @@ class Run:
         while self.rollouts_done < self.cadence.total and not self._stop.requested:
             yield self.rollouts_done
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the loop ends after the step it is in."""
+        return self._stop.requested
+
     async def generate(self, rollout_id: int) -> Rollout:
         """The groups of ``rollout_id`` under the version published now."""
         begin = self._clock.now()
-        with self._trace.span("rollout", f"rollout {rollout_id}", version=self.version):
+        with self._trace.span("rollout", f"rollout {rollout_id}", version=self.version), named(f"rollout {rollout_id}"):
             rollout = await self._parts.rollout(rollout_id, self.version)
         return replace(rollout, metrics=rollout.metrics | {"perf/rollout_time": self._clock.now() - begin})
 
@@ -44,7 +61,8 @@ class Run:
         self._row["perf/train_wait_time"] = begin - self._idle_since
         self.training = True
         with self._trace.span("policy", f"step {rollout.rollout_id}", version=self.version):
-            report = await self._parts.policy.train_on(rollout, self.version)
+            async with self._patience.while_waiting(f"step {rollout.rollout_id} of the policy"):
+                report = await self._parts.policy.train_on(rollout, self.version)
         self._parts.ledger.mark_trained(rollout)
         self.training, self._idle_since = False, self._clock.now()
         self._row["perf/train_time"] = self._idle_since - begin
@@ -56,23 +74,34 @@ class Run:
         if not self.cadence.publishes_after(self.rollouts_done):
             return
         with self._trace.span("weights", f"publish {self.version + 1}"):
-            self._row |= await self._parts.publisher.publish(self.version + 1)
+            async with self._patience.while_waiting(f"the engines to take weights version {self.version + 1}"):
+                self._row |= await self._parts.publisher.publish(self.version + 1)
         self.version += 1
         self._parts.rollout.published(self.version)
 
     async def finish_step(self) -> None:
         """Write the step's row, then evaluate and save where due."""
-        now = self._clock.now()
-        self._row |= self._parts.ledger.counts() | {"rollout_id": self.rollouts_done - 1, "weight_version": self.version}
-        self._row["perf/step_time"] = now - self._step_began
-        self._row["perf/tokens_per_second"] = self._row.get("rollout/num_tokens", 0.0) / max(now - self._step_began, 1e-9)
-        self._parts.journal.write(self._row, self.rollouts_done)
-        self._row = {}
+        self._write_row()
         if self.cadence.evaluates_after(self.rollouts_done):
             await self.evaluate()
         if self.cadence.saves_after(self.rollouts_done):
             await self.save()
-        self._step_began = self._clock.now()
+
+    def _write_row(self) -> None:
+        """The row of the step that was trained last, unless it is written already."""
+        if not self._row:
+            return
+        seconds = self._clock.now() - self._step_began
+        self._row |= self._parts.ledger.counts() | {"rollout_id": self.rollouts_done - 1, "weight_version": self.version}
+        self._row |= {"perf/step_time": seconds}
+        self._row |= {"perf/tokens_per_second": self._row.get("rollout/num_tokens", 0.0) / max(seconds, 1e-9)}
+        self._parts.journal.write(self._row, self.rollouts_done)
+        self._row = {}
+
+    async def evaluate_if_due(self) -> None:
+        """Make up for an evaluation that a failure or a stop left out: the cadence asks for it and nobody has done it."""
+        if self.cadence.evaluates_after(self.rollouts_done) and self.rollouts_done > 0:
+            await self.evaluate()
 
     async def evaluate(self) -> None:
         """Measure the published weights; production pauses and the row names the version."""
@@ -80,19 +109,24 @@ class Run:
             return
         begin = self._clock.now()
         async with self._production_paused():
-            with self._trace.span("evaluation", f"evaluate version {self.version}"):
-                row = await self._parts.evaluator(self.version)
+            with self._trace.span("evaluation", f"evaluate version {self.version}"), named("the evaluation"):
+                async with self._patience.while_waiting(f"the evaluation of weights version {self.version}"):
+                    row = await self._parts.evaluator(self.version)
         row |= {"eval/weight_version": self.version, "perf/eval_time": self._clock.now() - begin}
         self._parts.journal.write({"rollout_id": self.rollouts_done - 1} | row, self.rollouts_done)
-        self.evaluated_after, self._idle_since = self.rollouts_done, self._clock.now()
+        self.evaluated_after = self.rollouts_done
+        self._step_began = self._idle_since = self._clock.now()
 
     async def save(self) -> None:
-        """Write a checkpoint of this moment, unless it is written already."""
+        """Write a checkpoint of this moment, unless it is written already; the step's row always comes first."""
+        self._write_row()
         if self.saved_after == self.rollouts_done:
             return
         with self._trace.span("checkpoint", f"save after rollout {self.rollouts_done - 1}"):
-            await self._parts.saver.save(self.rollouts_done, self.version)
+            async with self._patience.while_waiting("the checkpoint to be written"):
+                await self._parts.saver.save(self.rollouts_done, self.version)
         self.saved_after = self.rollouts_done
+        self._step_began = self._idle_since = self._clock.now()
 
     @asynccontextmanager
     async def _production_paused(self) -> AsyncIterator[None]:
@@ -101,6 +135,17 @@ class Run:
             yield
         finally:
             self._parts.rollout.resume()
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Whatever the user's code raises becomes an error that says where; miles's own errors pass."""
+    try:
+        yield
+    except MilesError:
+        raise
+    except Exception as error:
+        raise RolloutError(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
 def staleness_metrics(policy_version: int, rollout: Rollout) -> Metrics:

@@ -36,6 +36,8 @@ async def run_one_step_off(run: Run) -> None:
             rollout = await (upcoming or run.generate(rollout_id))
             upcoming = begin(run, rollout_id + 1)
             await run.train(rollout)
+            if upcoming is not None and run.stopping:
+                upcoming.cancel()
             if upcoming is not None and run.cadence.publishes_after(run.rollouts_done):
                 await asyncio.wait([upcoming])
             await run.publish_if_due()
@@ -69,5 +71,6 @@ async def run_schedule(run: Run, schedule: Schedule) -> None:
     """A whole run: first evaluation, the loop, and at the end what is still due."""
     if run.cadence.eval_before_train and run.rollouts_done == 0:
         await run.evaluate()
+    await run.evaluate_if_due()
     await LOOPS[schedule](run)
     await run.save()

@@ -25,7 +25,7 @@ class Interrupts:
         first, self.exit_code = not self._stop.requested, EXIT_CODES[number]
         self._stop.requested = True
         if first and self._stepping():
-            self._say("stopping: the step ends, then a checkpoint is written; press Ctrl-C again to stop now")
+            self._say("stopping: the step ends and what is trained is saved; press Ctrl-C again to stop now")
             return
         self._say("stopping now")
         self._work.cancel()

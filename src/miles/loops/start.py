@@ -20,6 +20,7 @@ from miles.errors import CheckpointError, MilesError
 from miles.loops.data import RunData, load_data
 from miles.loops.evaluate import BoundEvaluator
 from miles.loops.parts import Cadence, Parts, StopFlag
+from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
 from miles.loops.records import CheckpointSaver, RunJournal
 from miles.loops.resume import Start, find_start, record_start
@@ -32,9 +33,9 @@ from miles.placement.logs import stray_output_to
 from miles.placement.map import seats
 from miles.rollout.build import RolloutSide, build_rollout, eval_generator
 from miles.rollout.ledger import Ledger
-from miles.tracking.metrics_file import MetricsFile
+from miles.tracking.metrics_file import MetricsFile, last_evaluated
 from miles.tracking.reporter import Reporter, RunSummary
-from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder
+from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
 from miles.tracking.trace import Trace
 from miles.weights.folder import weights_folder
 from miles.weights.publish import DiskPublisher
@@ -71,6 +72,7 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
     folder = open_run_folder(config.run.run_dir, config.model.save, resolution.command)
     lock = lock_run_folder(folder)
     try:
+        refuse_checkpoints_of_another_run(folder)
         start = find_start(folder, resolution)
         for change in start.changes:
             reporter.note(f"changed since the last start: {change}")
@@ -83,14 +85,26 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
             journal = RunJournal(metrics, reporter, resolution.derived.num_rollout)
             trace = Trace(folder.path / "trace.json", clock)
             attempt = Attempt(resolution, reporter, data, folder, start, journal, trace, clock)
-            try:
-                with stray_output_to(folder.logs / "driver.log"):
-                    exit_code = on_cluster(attempt)
-            finally:
-                trace.close()
-        reporter.finished(summary_of(attempt, exit_code, clock.now() - began))
+            exit_code = told_how_it_ends(attempt, began)
     finally:
         os.close(lock)
+    return exit_code
+
+
+def told_how_it_ends(attempt: Attempt, began: float) -> int:
+    """The run; its summary is given however it ends, so that the user learns where its folder is."""
+    exit_code = 1
+    try:
+        with stray_output_to(attempt.folder.logs / "driver.log"):
+            exit_code = on_cluster(attempt)
+    except MilesError as error:
+        exit_code = error.exit_code
+        raise
+    finally:
+        attempt.trace.close()
+        if attempt.trace.problem:
+            attempt.reporter.note(attempt.trace.problem)
+        attempt.reporter.finished(summary_of(attempt, exit_code, attempt.clock.now() - began))
     return exit_code
 
 
@@ -149,14 +163,16 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)
     parts = Parts(side.fn, side.ledger, running.policy, publisher, evaluator, saver, attempt.journal)
     run = Run(
-        parts, cadence_of(resolution), attempt.clock, attempt.trace, attempt.stop, state.rollouts_done, state.weight_version
-    )
+        parts, cadence_of(resolution), attempt.clock, attempt.trace, attempt.stop, state.rollouts_done, state.weight_version,
+        evaluated_after=last_evaluated(attempt.folder.path),
+        patience=Patience(attempt.clock, resolution.config.rollout.no_progress_seconds, attempt.reporter.note),
+    )  # fmt: skip
     attempt.run = run
     attempt.reporter.stage("training")
     work = asyncio.create_task(run_schedule(run, resolution.derived.schedule), name="loop")
     try:
         await until_done(work, running.deaths)
-    except MilesError as error:
+    except Exception as error:
         if not isinstance(error, CheckpointError):
             await rescue(run, attempt.reporter)
         raise

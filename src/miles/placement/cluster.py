@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from miles.errors import MachineError
@@ -56,15 +56,37 @@ def open_cluster(wanted: list[Seat], ray_address: str | None) -> Cluster:
     started_here = not ray.is_initialized() and ray_address is None
     if not ray.is_initialized():
         connect(wanted, ray_address)
-    refuse_too_small(wanted)
-    group = placement_group([seat.resources for seat in wanted], strategy="PACK")
-    if not group.wait(READY_SECONDS):
-        remove_placement_group(group)
+    try:
+        refuse_too_small(wanted)
+        return Cluster(reserve(wanted), wanted, started_here)
+    except MachineError:
+        if started_here:
+            ray.shutdown()
+        raise
+
+
+def reserve(wanted: list[Seat]) -> PlacementGroup:
+    """A placement group on the node where miles runs: engines and policy meet on its loopback and in its shared memory.
+
+    Raises:
+        MachineError: the seats are not free, or not all on this node.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    group = placement_group([seat.resources for seat in wanted], strategy="STRICT_PACK", _soft_target_node_id=here)
+    ready = group.wait(READY_SECONDS)
+    nodes = set(placement_group_table(group)["bundles_to_node_id"].values()) if ready else set()
+    if nodes == {here}:
+        return group
+    remove_placement_group(group)
+    if ready:
         raise MachineError(
-            f"Ray did not reserve {words(total_resources(wanted))} within {READY_SECONDS:.0f} s; free now: "
-            f"{words(ray.available_resources())}. End what holds them or ask for less."
+            f"{words(total_resources(wanted))} are not free on the node where miles runs, only on another one. Runs over several "
+            "nodes are not available yet: start miles on the node that has them."
         )
-    return Cluster(group, wanted, started_here)
+    raise MachineError(
+        f"Ray did not reserve {words(total_resources(wanted))} on one node within {READY_SECONDS:.0f} s; free now: "
+        f"{words(ray.available_resources())}. End what holds them or ask for less."
+    )
 
 
 def connect(wanted: list[Seat], ray_address: str | None) -> None:

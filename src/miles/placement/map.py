@@ -26,7 +26,7 @@ def seats(config: AnyConfig, derived: Derived) -> list[Seat]:
     cuda = derived.device == "cuda"
     rank = {"CPU": 1.0, "GPU": 1.0} if cuda else {"CPU": 1.0}
     gpus = float(config.placement.rollout_num_gpus_per_engine)
-    engine = {"CPU": 1.0, "GPU": gpus} if cuda else {"CPU": 1.0}
+    engine = {"CPU": 1.0, "GPU": gpus} if cuda and derived.engine == "sglang" else {"CPU": 1.0}
     ranks = [Seat("rank", number, rank) for number in range(derived.num_ranks)]
     return ranks + [Seat("engine", number, engine) for number in range(derived.num_engines)]
 

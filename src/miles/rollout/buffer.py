@@ -11,8 +11,8 @@ from miles.types import Group
 class DataBuffer(Protocol):
     """What a buffer must do; yours is built without arguments (``--custom-async-data-buffer-path``).
 
-    The staleness bound is held by pacing, which assumes that ``take`` hands out the oldest versions first; a buffer with
-    another order sends more groups back to be sampled again.
+    The staleness bound is held by pacing, which assumes that ``take`` hands out the oldest versions first; a batch of
+    another order that breaks the bound ends the run with an error.
     """
 
     def put(self, group: Group) -> None:

@@ -93,14 +93,8 @@ def train_generator(
 ) -> SingleTurnGroupGenerator:
     """Samples training groups."""
     sampling = config.sampling
-    params = SamplingParams(
-        config.data.rollout_max_response_len,
-        sampling.rollout_temperature,
-        sampling.rollout_top_p,
-        sampling.rollout_top_k,
-        sampling.rollout_stop,
-        sampling.rollout_stop_token_ids,
-    )
+    length, temperature = config.data.rollout_max_response_len, sampling.rollout_temperature
+    params = sampling_params(config, length, temperature, sampling.rollout_top_p, sampling.rollout_top_k)
     settings = generate_settings(config, derived, params, config.data.n_samples_per_prompt, "train")
     return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config))
 
@@ -109,17 +103,16 @@ def eval_generator(
     config: AnyConfig, derived: Derived, tokenizer: Tokenizer, engine: EngineApi, rewards: Rewards
 ) -> SingleTurnGroupGenerator:
     """Samples held-out groups, with the evaluation's parameters."""
-    sampling = config.sampling
-    params = SamplingParams(
-        derived.eval_max_response_len,
-        derived.eval_temperature,
-        derived.eval_top_p,
-        derived.eval_top_k,
-        sampling.rollout_stop,
-        sampling.rollout_stop_token_ids,
-    )
+    length, temperature = derived.eval_max_response_len, derived.eval_temperature
+    params = sampling_params(config, length, temperature, derived.eval_top_p, derived.eval_top_k)
     settings = generate_settings(config, derived, params, config.evaluation.n_samples_per_eval_prompt, "eval")
     return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config))
+
+
+def sampling_params(config: AnyConfig, max_new_tokens: int, temperature: float, top_p: float, top_k: int) -> SamplingParams:
+    """What differs between training and evaluation, with the stops that do not."""
+    stops = config.sampling.rollout_stop, config.sampling.rollout_stop_token_ids
+    return SamplingParams(max_new_tokens, temperature, top_p, top_k, *stops)
 
 
 def generate_settings(

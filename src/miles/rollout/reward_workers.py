@@ -92,7 +92,11 @@ async def exchange(worker: asyncio.subprocess.Process, frame: bytes) -> tuple[bo
     stdin.write(frame)
     await stdin.drain()
     (length,) = HEADER.unpack(await replies.readexactly(HEADER.size))
-    ok, result = pickle.loads(await replies.readexactly(length))
+    frame = await replies.readexactly(length)
+    try:
+        ok, result = pickle.loads(frame)
+    except Exception as error:  # unpickling runs the code of whatever the reward returned
+        raise RewardError(f"what the reward returned cannot be read here: {type(error).__name__}: {error}") from error
     return bool(ok), result
 
 

@@ -147,9 +147,17 @@ def scored(sample: Sample, result: Any, reward_key: str | None) -> Sample:
         value, metadata = result[reward_key], {**metadata, "reward": dict(result)}
     elif reward_key is not None:
         raise RewardError(f'the reward returned {str(result)[:80]!r}, not a mapping with "{reward_key}" (--reward-key)')
-    if not isinstance(value, Real) or not math.isfinite(value):
+    if not isinstance(value, Real) or not is_finite(value):
         raise RewardError(f"the reward returned {str(value)[:80]!r} ({type(value).__name__}), not a finite number")
     return replace(sample, reward=float(value), metadata=metadata)
+
+
+def is_finite(value: Real) -> bool:
+    """Whether a float can hold the number."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def failed(sample: Sample, message: str) -> Sample:

@@ -78,7 +78,7 @@ def set_aside_rows_after(run_dir: Path, last_rollout_id: int) -> int:
     path = run_dir / FILE_NAME
     rows = read_rows(path)
     later = [row for row in rows if row["rollout_id"] > last_rollout_id]
-    if not later:
+    if not later and path.read_bytes().endswith(b"\n"):
         return 0
     side = run_dir / f"metrics.after-{last_rollout_id}.jsonl"
     with side.open("ab") as file:
@@ -88,3 +88,9 @@ def set_aside_rows_after(run_dir: Path, last_rollout_id: int) -> int:
     aside.write_bytes(b"".join(kept))
     aside.replace(path)
     return len(later)
+
+
+def last_evaluated(run_dir: Path) -> int:
+    """After how many rollouts the last evaluation was made; -1 where there is none."""
+    rows = read_rows(run_dir / FILE_NAME)
+    return max((int(row["rollout_id"]) + 1 for row in rows if "eval/weight_version" in row), default=-1)

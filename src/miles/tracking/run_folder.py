@@ -74,8 +74,11 @@ class RunFolder:
     def point_latest_at(self, folder: Path) -> None:
         """Make ``folder`` the checkpoint that a resume starts from."""
         aside = self.checkpoints / "latest.tmp"
-        aside.write_text(folder.name + "\n")
-        aside.replace(self.checkpoints / "latest")
+        try:
+            aside.write_text(folder.name + "\n")
+            aside.replace(self.checkpoints / "latest")
+        except OSError as error:
+            raise CheckpointError(f"{aside} cannot be written: {error}. Free some space; {folder} itself is complete.") from error
 
 
 def open_run_folder(run_dir: Path | None, save: Path | None, command: str) -> RunFolder:
@@ -93,6 +96,19 @@ def open_run_folder(run_dir: Path | None, save: Path | None, command: str) -> Ru
         problem = Problem("run_dir", str(path), "--run-dir", str(error), "Give a folder that can be written")
         raise ConfigError([problem]) from error
     return folder
+
+
+def refuse_checkpoints_of_another_run(folder: RunFolder) -> None:
+    """A new run does not go on from checkpoints that stand in its ``--save`` folder already.
+
+    Raises:
+        ConfigError: they do.
+    """
+    if folder.latest() is None or (folder.path / "config.toml").exists():
+        return
+    why = "holds the checkpoints of another run"
+    remedy = "Give another --save, or --run-dir with the folder of that run"
+    raise ConfigError([Problem("save", str(folder.checkpoints), "--save", why, remedy)])
 
 
 def new_run_path(command: str) -> Path:

@@ -29,11 +29,12 @@ class Trace:
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
+        self.problem = ""
         fresh = not path.exists() or path.stat().st_size == 0
         self._file = path.open("ab", buffering=0)
         if fresh:
             names = [event("thread_name", tid, "M", args={"name": lane}) for lane, tid in LANES.items()]
-            self._file.write(b"[\n" + b"".join(names))
+            self._append(b"[\n" + b"".join(names))
         self._start = clock.now()
 
     @contextmanager
@@ -44,7 +45,16 @@ class Trace:
             yield
         finally:
             micros = (begin - self._start) * 1e6
-            self._file.write(event(name, LANES[lane], "X", ts=micros, dur=(self._clock.now() - begin) * 1e6, args=args))
+            self._append(event(name, LANES[lane], "X", ts=micros, dur=(self._clock.now() - begin) * 1e6, args=args))
+
+    def _append(self, line: bytes) -> None:
+        """A trace is not worth a run: where the disk is full it ends here, and says so in ``problem``."""
+        if self.problem:
+            return
+        try:
+            self._file.write(line)
+        except OSError as error:
+            self.problem = f"trace.json ends early: {error}"
 
     def close(self) -> None:
         """Close the file; the array stays open, as the format allows."""

@@ -45,6 +45,7 @@ class RewardOptions(OptionSet):
         panel=PANEL,
         gt=0,
         usual=False,
+        counts_when=CUSTOM,
         on_resume="safe",
     )
     reward_num_workers: int = option(

@@ -170,9 +170,12 @@ class AdminRoutes:
 
 
 async def _healthy(sign: Awaitable[object]) -> web.Response:
-    """200 for a sign of life in time, else 503."""
+    """200 for a sign of life in time, else 503; a generation that failed is no sign of life."""
     try:
-        await asyncio.wait_for(sign, HEALTH_SECONDS)
+        outcome = await asyncio.wait_for(sign, HEALTH_SECONDS)
+        errors = [generation.error for generation in outcome if generation.error] if isinstance(outcome, list) else []
+        if errors:
+            return web.Response(status=503, text=str(errors[0]))
     except (TimeoutError, EngineError) as error:
         return web.Response(status=503, text=str(error) or f"no sign of life for {HEALTH_SECONDS} s")
     return web.Response()
