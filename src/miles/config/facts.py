@@ -38,10 +38,10 @@ def count_lines(path: Path) -> int:
         return sum(1 for line in file if not line.isspace())
 
 
-def has_lines(path: Path) -> bool:
-    """Whether any line is not blank."""
+def first_line(path: Path) -> tuple[int, bytes] | None:
+    """The first line that is not blank and its number, from 1; None where there is none."""
     with path.open("rb") as file:
-        return any(not line.isspace() for line in file)
+        return next(((number, line) for number, line in enumerate(file, 1) if not line.isspace()), None)
 
 
 def read_model_config(hf_checkpoint: Path) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def read_model_config(hf_checkpoint: Path) -> Mapping[str, Any]:
     path = hf_checkpoint / "config.json"
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = f"has a config.json that cannot be read: {error}"
         raise ConfigError([Problem("hf_checkpoint", str(hf_checkpoint), "", why, "Give an HF model folder")]) from error
     if not isinstance(content, dict):

@@ -1,11 +1,13 @@
 """What the options point to: folders, prompt files, the model's limits and the machine; asked by the resolver only."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from miles.config.checks import Check, Find
 from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, device_of, engine_of
-from miles.config.facts import Facts, has_lines, read_model_config
+from miles.config.facts import Facts, first_line, read_model_config
 from miles.config.registry import option_table
 from miles.config.view import View
 from miles.errors import ConfigError, Problem
@@ -43,12 +45,34 @@ def _file_problems(view: View, option: str, path: Path, label: str) -> Iterator[
         yield view.problem(option, f"{label}there is no such file: {path}", "Correct the path")
     elif path.is_dir():
         yield view.problem(option, f"{label}is a folder: {path}", remedy)
+    elif not path.is_file():
+        yield view.problem(option, f"{label}is no regular file: {path}", f"{remedy}; it is read more than once")
     else:
         try:
-            if not has_lines(path):
-                yield view.problem(option, f"{label}the file is empty: {path}", remedy)
+            found = first_line(path)
         except OSError as error:
             yield view.problem(option, f"{label}cannot be read ({error.strerror}): {path}", "Correct the path or its permissions")
+            return
+        if found is None:
+            yield view.problem(option, f"{label}the file is empty: {path}", remedy)
+        elif not isinstance(_parsed(found[1]), dict):
+            yield view.problem(option, f"{label}line {found[0]} is no JSON object: {path}", remedy)
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def prompt_key(view: View) -> Iterator[Problem]:
+    """The first prompt has the key that prompts are read from."""
+    found = first_line(view["prompt_data"])
+    keys = _parsed(found[1]) if found else {}
+    if view["input_key"] not in keys:
+        why = f"is no key of line {found[0] if found else 1} of {view['prompt_data'].name}, which has {', '.join(keys) or 'none'}"
+        yield view.problem("input_key", why, "Give --input-key the key of the prompts")
 
 
 def no_file_at(name: str) -> Find:
@@ -65,6 +89,7 @@ def no_file_at(name: str) -> Find:
 FILE_CHECKS = (
     Check(checkpoint_folder, ("hf_checkpoint",)),
     Check(prompt_file, ("prompt_data",)),
+    Check(prompt_key, ("prompt_data", "input_key")),
     Check(eval_files, ("eval_prompt_data",)),
     Check(no_file_at("run_dir"), ("run_dir",)),
     Check(no_file_at("save"), ("save",)),

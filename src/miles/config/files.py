@@ -100,12 +100,14 @@ def read_toml(path: Path, label: str, kind: OriginKind, folder: Path, named_by: 
         text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as error:
         raise ConfigError([Problem(about, label, named_by, "there is no such file", "Correct the path")]) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError([Problem(about, label, named_by, f"cannot be read: {error}", "Give a TOML file")]) from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([_syntax_problem(text, about, label, str(error))]) from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets in brackets in brackets
+        raise ConfigError([Problem(about, label, named_by, f"is not TOML: {error}", "Correct the file")]) from error
     reader = _Reader(label, kind, folder, lines_of_keys(text))
     reader.walk(content)
     return TomlFile(reader.tables, tuple(reader.problems))

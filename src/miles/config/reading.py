@@ -4,6 +4,7 @@ All three forms of a value end in the same object, so that from here on nobody a
 choices are left to the option sets.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from miles.config.registry import Option
 
 UNSET = "none"
 MASK = "…"
+LARGEST_WHOLE = 2**63 - 1
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 
@@ -100,9 +102,15 @@ def _read_one(option: Option, raw: Any, folder: Path) -> Any:
 
 def _read_path(option: Option, raw: str | Path, folder: Path) -> Path:
     try:
-        return folder / Path(raw).expanduser()
+        path = folder / Path(raw).expanduser()
     except RuntimeError as error:
         raise UnreadableError("names a home folder that there is not", f"Write out the path of {option.flag}") from error
+    try:
+        path.exists()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableError(f"is no path that can be looked up: {reason}", f"Give {option.flag} another path") from error
+    return path
 
 
 def _read_switch(option: Option, raw: Any) -> bool:
@@ -113,24 +121,21 @@ def _read_switch(option: Option, raw: Any) -> bool:
 
 
 def _read_whole(option: Option, raw: Any) -> int:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw
-    try:
-        if isinstance(raw, str):
-            return int(raw)
-    except ValueError:
-        pass
-    raise UnreadableError("is not a whole number", f"Give {option.flag} a whole number{_range(option)}")
+    number = raw if isinstance(raw, int) and not isinstance(raw, bool) else None
+    if isinstance(raw, str):
+        with contextlib.suppress(ValueError):
+            number = int(raw)
+    if number is None:
+        raise UnreadableError("is not a whole number", f"Give {option.flag} a whole number{_range(option)}")
+    if abs(number) > LARGEST_WHOLE:
+        raise UnreadableError("is too large for a whole number", f"Give {option.flag} a whole number within 64 bits")
+    return number
 
 
 def _read_number(option: Option, raw: Any) -> float:
-    if isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        return float(raw)
-    try:
-        if isinstance(raw, str):
+    if isinstance(raw, (int, float, str)) and not isinstance(raw, bool):
+        with contextlib.suppress(ValueError, OverflowError):
             return float(raw)
-    except ValueError:
-        pass
     raise UnreadableError("is not a number", f"Give {option.flag} a number{_range(option)}")
 
 
@@ -175,5 +180,5 @@ def _argument_texts(value: Any) -> Sequence[str]:
 def _json(option: Option, text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise UnreadableError(f"is no JSON: {error}", f"Correct it, or give {option.flag} values separated by commas") from error
