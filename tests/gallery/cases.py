@@ -100,7 +100,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("A folder in place of a file", f"{SYNC} --prompt-data model"),
         Case("An empty prompt file", f"{SYNC} --prompt-data empty.jsonl", {"empty.jsonl": "\n"}),
         Case("A prompt file that is no JSONL", f"{SYNC} --prompt-data list.txt", {"list.txt": "1 + 1\n"}),
-        Case("Prompts under another key", f"{SYNC} --prompt-data math.jsonl", {"math.jsonl": '{"question": "1 + 1", "answer": "2"}\n'}),
+        Case("Prompts under another key", f"{SYNC} --prompt-data math.jsonl", {"math.jsonl": '{"question": "1 + 1"}\n'}),
         Case("A model that is no folder", f"{SYNC} --hf-checkpoint org/model"),
         Case("A folder that is no model", f"{SYNC} --hf-checkpoint .", {}),
         Case("A file in place of the run folder", f"{SYNC} --run-dir prompts.jsonl"),
