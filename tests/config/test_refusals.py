@@ -308,6 +308,15 @@ def test_empty_and_broken_inputs_are_named(bench, tmp_path):
     assert "is empty" in problems[1].why
 
 
+def test_the_first_prompt_is_looked_at(bench, tmp_path):
+    (tmp_path / "list.txt").write_text("a\n")
+    (problem,) = refuse(bench, "train", {"prompt_data": str(tmp_path / "list.txt")})
+    assert "line 1 is no JSON object" in problem.why
+    (tmp_path / "other.jsonl").write_text('\n{"question": "a"}\n')
+    (problem,) = refuse(bench, "train", {"prompt_data": str(tmp_path / "other.jsonl")})
+    assert (problem.option, problem.why) == ("input_key", "is no key of line 2 of other.jsonl, which has question")
+
+
 def test_a_model_without_a_limit_needs_one(bench, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (problem,) = refuse(bench, "train", {"hf_checkpoint": str(tmp_path)})

@@ -20,7 +20,7 @@ SETTINGS = {
     "rollout_stop": st.lists(TEXTS, max_size=3).map(tuple),
     "rollout_stop_token_ids": st.lists(st.integers(0, 9), max_size=3).map(tuple),
     "rollout_shuffle": st.booleans(),
-    "input_key": TEXTS.filter(lambda text: text.strip()),
+    "reward_key": TEXTS.filter(lambda text: text.strip() and text.lower() != "none"),
     "metadata_key": TEXTS.filter(lambda text: text.strip() and text.lower() != "none"),
     "label_key": st.sampled_from(["answer", "none"]),
     "eps_clip_high": st.floats(0, 1),
@@ -48,6 +48,8 @@ def test_the_same_configuration_comes_back(bench, variant, tmp_path):
     def law(flags):
         if flags.get("label_key") == "none":
             flags |= {"rm_type": "none", "custom_rm_path": "a.b:c"}
+        else:
+            flags.pop("reward_key", None)
         first = bench.resolve(command, selectors | flags)
         text = config_toml(first)
         path = bench.file(text)
