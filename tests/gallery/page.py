@@ -129,10 +129,17 @@ def start_on(cluster: Mapping[str, float]) -> Iterator[None]:
             refuse_too_small(seats(resolution.config, resolution.derived))
         raise AssertionError("a mistake was not refused")
 
-    stand_in = ModuleType("miles.loops.start")
+    name = "miles.loops.start"
+    stand_in = ModuleType(name)
     stand_in.start_run = start_run  # type: ignore[attr-defined]
-    with mock.patch.dict(sys.modules, {"miles.loops.start": stand_in}):
+    before = sys.modules.get(name)
+    sys.modules[name] = stand_in
+    try:
         yield
+    finally:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
 
 
 def furnish(folder: Path) -> None:
