@@ -78,7 +78,7 @@ def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -
     names = {
         "optimizer": ("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "weight_decay", "clip_grad"),
         "run": ("deterministic", "seed"),
-        "model": ("gradient_checkpointing",),
+        "model": ("gradient_checkpointing", "ref_load", "ref_update_interval"),
     }
     sets: dict[str, dict[str, Any]] = {"optimizer": {"lr": 1e-2, "clip_grad": 1e9}, "run": {}, "model": {}, "algorithm": {}}
     for name, value in options.items():

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles.errors import PolicyError
+from miles.types import VersionSpan
 from tests.policy.builders import batch_of, random_rollout, rollout, sample
 
 pytestmark = pytest.mark.unit
@@ -25,6 +26,7 @@ def test_columns_hold_every_sample(seed):
         assert tuple(batch.prompt_ids[prompt]) == one.prompt_ids
         assert tuple(batch.response_ids[start:end]) == one.response_ids
         assert tuple(batch.logprobs[start:end]) == one.logprobs
+        assert batch.versions[start:end].tolist() == [span.version for span in one.versions for _ in range(span.start, span.end)]
         assert tuple(batch.trained[start:end]) == one.loss_mask
         assert batch.group_of[number] == one.group_index
         assert (batch.rewards[number] if batch.scored[number] else None) == one.reward
@@ -51,6 +53,9 @@ def test_a_pickled_batch_is_the_batch():
         ({"logprobs": (-1.0,)}, "2 response tokens but 1 log-probs"),
         ({"loss_mask": (1, 1, 1)}, "3 loss-mask entries"),
         ({"logprobs": (-1.0, float("nan"))}, "a log-prob from the engine is not finite"),
+        ({"versions": (VersionSpan(0, 0, 1),)}, "do not cover the 2 response tokens"),
+        ({"versions": (VersionSpan(0, 0, 1), VersionSpan(1, 0, 2))}, "do not cover"),
+        ({"versions": ()}, "do not cover"),
         ({"reward": float("nan")}, "the reward is nan"),
         ({"reward": float("inf")}, "the reward is inf"),
     ],

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from miles.errors import PolicyError
 from miles.policy.ranks import OneRank
 from miles.policy.trainer import Trainer
-from tests.policy.builders import config, derived, policy_model, random_rollout, rollout, sample
+from miles.types import VersionSpan
+from tests.policy.builders import causal_lm, config, derived, policy_model, random_rollout, rollout, sample
 from tests.policy.reference import ReferenceTrainer
 
 pytestmark = pytest.mark.unit
@@ -91,9 +92,86 @@ def test_plain_rows_and_gradient_checkpointing_leave_the_gradient_alone(monkeypa
 def test_leaving_out_zero_advantages_leaves_the_gradient_alone(monkeypatch):
     made = random_rollout(7)
     skipping = gradient(made)
-    monkeypatch.setattr("miles.policy.losses.LossSpec.skips_zero_advantages", property(lambda spec: False))
+    monkeypatch.setattr("miles.policy.loss_spec.LossSpec.skips_zero_advantages", property(lambda spec: False))
     forwarding = gradient(made)
     assert relative(skipping, forwarding) <= 1e-6
+
+
+@pytest.fixture
+def anchor(tmp_path):
+    """Another model in a folder, to compare with."""
+    made = causal_lm(seed=3)
+    made.save_pretrained(tmp_path / "reference")
+    return made.double(), tmp_path / "reference"
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+@pytest.mark.parametrize("options", [{"use_kl_loss": True, "kl_loss_coef": 0.3}, {"kl_coef": 0.05}], ids=["loss", "reward"])
+def test_kl_terms_equal_a_plain_trainer(anchor, options, num_steps):
+    made = random_rollout(2, num_groups=2, group_size=4, longest=6)
+    ours = trainer(made, num_steps=num_steps, ref_load=anchor[1], **options)
+    ours.reference.model.double()
+    plain = ReferenceTrainer(policy_model().causal_lm, config(**options), num_steps, horizon=100, anchor=anchor[0])
+    report, expected = ours.train_on(made, 0).metrics, plain.train_on(made)
+    report.pop("train/reward_kl", None)
+    assert report == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    for mine, theirs in zip(ours.model.causal_lm.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_reference_follows_the_policy_where_asked(anchor):
+    made = random_rollout(2, num_groups=2)
+    built = trainer(made, dtype=torch.float32, ref_load=anchor[1], ref_update_interval=2, use_kl_loss=True, kl_loss_coef=0.1)
+    for rollout_id, follows in ((0, False), (1, True), (2, False)):
+        built.train_on(dataclasses.replace(made, rollout_id=rollout_id), 0)
+        same = [torch.equal(*pair) for pair in zip(built.reference.model.parameters(), built.model.parameters(), strict=True)]
+        assert all(same) is follows
+
+
+def test_a_reference_of_another_vocabulary_is_refused(tmp_path):
+    causal_lm(vocab_size=30).save_pretrained(tmp_path)
+    with pytest.raises(PolicyError, match="vocabulary of 30 tokens, the policy one of 24"):
+        trainer(random_rollout(2), ref_load=tmp_path, use_kl_loss=True)
+
+
+@pytest.mark.parametrize("estimator", ["dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo", "cispo"])
+def test_every_estimator_takes_steps_that_do_not_depend_on_the_cut(estimator):
+    made = random_rollout(4, num_groups=2, group_size=4, longest=6)
+    options = {"advantage_estimator": estimator, "off_policy_correction": "tis", "num_steps": 2}
+    weights = []
+    for limits in ({}, {"micro_batch_size": 1}):
+        built = trainer(made, limits=limits, **options)
+        assert built.train_on(made, 0).metrics["train/grad_norm"] > 0
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in built.model.parameters()]))
+    assert relative(*weights) <= 1e-6
+
+
+def test_decoupled_is_tis_at_the_first_step_and_costs_no_pass_for_later_ones():
+    made = random_rollout(4, num_groups=2, group_size=4, longest=6)
+    first = [gradient(made, off_policy_correction=correction) for correction in ("tis", "decoupled")]
+    assert torch.equal(*first)
+    passes = {}
+    for correction in ("tis", "decoupled"):
+        built = trainer(made, num_steps=2, off_policy_correction=correction, entropy_coef=0.01)
+        forward, count = built.model.forward, []
+        built.model.forward = lambda *given, forward=forward, count=count: count.append(1) or forward(*given)
+        built.train_on(made, 2)
+        passes[correction] = len(count)
+    assert passes == {"tis": 3, "decoupled": 2}
+
+
+def test_metrics_are_told_apart_by_staleness():
+    made = random_rollout(9, num_groups=2)
+    spans = lambda one, version: (VersionSpan(version, 0, len(one.response_ids)),)  # noqa: E731
+    groups = [
+        dataclasses.replace(group, samples=tuple(dataclasses.replace(s, versions=spans(s, 3 - number)) for s in group.samples))
+        for number, group in enumerate(made.groups)
+    ]
+    metrics = trainer(made, off_policy_correction="tis", entropy_coef=0.01).train_on(dataclasses.replace(made, groups=tuple(groups)), 3).metrics
+    ages = {name.split("/")[1] for name in metrics if "staleness" in name}
+    assert ages == {"staleness_0", "staleness_1"}
+    low, high = sorted(metrics[f"train/{age}/tis_mean"] for age in ages)
+    assert low < metrics["train/tis_mean"] < high
 
 
 def equal_rewards():

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from miles.config.derived import Derived
+from miles.config.derived import Derived, loss_aggregation
 from miles.config.reading import written
 from miles.config.resolution import Row
 from miles.config.view import View
@@ -84,6 +84,10 @@ def _evaluation(view: View, derived: Derived) -> Iterator[Line]:
     for part in ("temperature", "top_p", "top_k", "max_response_len"):
         yield f"eval_{part}", getattr(derived, f"eval_{part}"), f"from rollout_{part}"
     yield "eps_clip_high", view["eps_clip"], "from eps_clip"
+    estimator = view["advantage_estimator"]
+    yield "loss_aggregation", loss_aggregation(None, estimator), f"what goes with {estimator}"
+    if view["use_kl_loss"] or view["kl_coef"]:
+        yield "ref_load", view["hf_checkpoint"], "the weights the run starts from"
 
 
 def _limits(view: View) -> Iterator[Line]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from miles.config.commands import AnyConfig
 from miles.config.facts import Facts
+from miles.config.options.algorithm import Aggregation, Estimator
 from miles.config.options.rollout import FullyAsync, SyncRollout
 from miles.errors import ConfigError, Problem
 
@@ -130,6 +131,12 @@ def tokens_per_forward(values: Mapping[str, Any], context: int) -> int | None:
     if values["micro_batch_size"] is not None:
         return None
     return int(values["max_tokens_per_gpu"] or max(context, LEAST_TOKENS_PER_FORWARD))
+
+
+def loss_aggregation(chosen: Aggregation | None, estimator: Estimator) -> Aggregation:
+    """As asked for, or what the estimator's paper has."""
+    own: dict[str, Aggregation] = {"dr_grpo": "sequence-sum-over-constant", "gspo": "sequence-mean"}
+    return chosen or own.get(estimator, "token-mean")
 
 
 def derive(config: AnyConfig, facts: Facts) -> Derived:

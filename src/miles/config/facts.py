@@ -72,6 +72,16 @@ def read_context_len(hf_checkpoint: Path) -> int | None:
     return None
 
 
+def read_vocab_size(hf_checkpoint: Path) -> int | None:
+    """Tokens of the model's vocabulary; None where its ``config.json`` does not say.
+
+    Raises:
+        ConfigError: as ``read_model_config``.
+    """
+    size = read_model_config(hf_checkpoint).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
 def has_nvidia_driver(environ: Mapping[str, str]) -> bool:
     """Whether CUDA can be expected here, without asking torch."""
     if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from miles.config.checks import Check, Find
 from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, device_of, engine_of
-from miles.config.facts import Facts, first_line, read_model_config
+from miles.config.facts import Facts, first_line, read_model_config, read_vocab_size
 from miles.config.registry import option_table
 from miles.config.view import View
 from miles.errors import ConfigError, Problem
@@ -26,6 +26,25 @@ def checkpoint_folder(view: View) -> Iterator[Problem]:
             read_model_config(folder)
         except ConfigError as error:
             yield view.problem("hf_checkpoint", error.problems[0].why, error.problems[0].remedy)
+
+
+def reference_folder(view: View) -> Iterator[Problem]:
+    """So is the reference model, and its tokens are the policy's."""
+    folder: Path | None = view["ref_load"]
+    if folder is None:
+        return
+    if not (folder / "config.json").is_file():
+        why = "is no HF model folder: it has no config.json" if folder.exists() else "there is no such folder"
+        yield view.problem("ref_load", why, "Pass a folder with config.json, or leave --ref-load out for --hf-checkpoint itself")
+        return
+    try:
+        own, other = (read_vocab_size(path) for path in (view["hf_checkpoint"], folder))
+    except ConfigError as error:
+        yield view.problem("ref_load", error.problems[0].why, error.problems[0].remedy)
+        return
+    if own is not None and other is not None and own != other:
+        why = f"has a vocabulary of {other} tokens, and {view.named('hf_checkpoint')} one of {own}"
+        yield view.problem("ref_load", why, "Give --ref-load a model with the policy's tokenizer")
 
 
 def prompt_file(view: View) -> Iterator[Problem]:
@@ -88,6 +107,7 @@ def no_file_at(name: str) -> Find:
 
 FILE_CHECKS = (
     Check(checkpoint_folder, ("hf_checkpoint",)),
+    Check(reference_folder, ("ref_load", "hf_checkpoint")),
     Check(prompt_file, ("prompt_data",)),
     Check(prompt_key, ("prompt_data", "input_key")),
     Check(eval_files, ("eval_prompt_data",)),

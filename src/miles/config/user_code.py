@@ -26,6 +26,7 @@ CALLS = {
     "rollout_function_path": Call(("given",)),
     "custom_async_data_buffer_path": Call(()),
     "custom_rm_path": Call(("sample", "prompt")),
+    "custom_loss_function_path": Call(("tokens",)),
     "eval_function_path": Call(("given",), must_be_async=True),
 }
 KINDS = {
@@ -35,6 +36,7 @@ KINDS = {
     "rollout_function_path": "rollout",
     "custom_async_data_buffer_path": "buffer",
     "custom_rm_path": "reward",
+    "custom_loss_function_path": "loss",
     "eval_function_path": "evaluate",
 }
 

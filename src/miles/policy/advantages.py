@@ -1,12 +1,14 @@
-"""Advantages: what each answer is worth beside the other answers to its prompt.
+"""Advantages: what each answer, or each of its tokens, is worth.
 
-Pure functions of tensors; one entry per sample.
+Pure functions of tensors. Beside its group, one entry per sample: ``grpo``, ``rloo``, ``centred``. Beside the whole rollout,
+one entry per token: ``whitened``. In between: ``returns_of``.
 """
 
 import torch
 from torch import Tensor
 
 STD_EPSILON = 1e-4
+WHITENING_EPSILON = 1e-8
 
 
 def grpo_advantages(rewards: Tensor, scored: Tensor, group_of: Tensor, *, divide_by_std: bool) -> Tensor:
@@ -25,15 +27,79 @@ def grpo_advantages(rewards: Tensor, scored: Tensor, group_of: Tensor, *, divide
     Returns:
         [samples], the dtype of ``rewards``.
     """
+    centred, count = _centred(rewards, scored, group_of)
+    if not divide_by_std:
+        return centred
+    variance = _group_sum(centred.square(), group_of, len(count)) / (count - 1).clamp(min=1)
+    return centred / (variance.sqrt()[group_of] + STD_EPSILON)
+
+
+def rloo_advantages(rewards: Tensor, scored: Tensor, group_of: Tensor) -> Tensor:
+    """``r − mean of the others``, which is ``n / (n − 1) · (r − mean)`` over the n scored samples of a group.
+
+    Source: RLOO (arXiv 2402.14740, eq. 8). Zero where ``grpo_advantages`` is; arguments and result as there.
+    """
+    centred, count = _centred(rewards, scored, group_of)
+    return centred * (count / (count - 1).clamp(min=1))[group_of]
+
+
+def returns_of(rewards: Tensor, token_rewards: Tensor, offsets: Tensor) -> Tensor:
+    """What follows each token: its own and later token rewards, and the answer's reward; undiscounted.
+
+    Source: REINFORCE++ (arXiv 2501.03262, eq. 4–5, with γ = 1), where a token's reward is ``−β·KL``.
+
+    Args:
+        rewards: [samples].
+        token_rewards: [tokens].
+        offsets: [samples + 1], where the tokens of each sample begin.
+
+    Returns:
+        [tokens].
+    """
+    lengths = offsets.diff()
+    before = torch.cat((token_rewards.new_zeros(1), token_rewards.cumsum(0)))
+    rest = before[offsets[1:]].repeat_interleave(lengths) - before[:-1]
+    return rewards.repeat_interleave(lengths) + rest
+
+
+def whitened(values: Tensor, counted: Tensor) -> Tensor:
+    """``(v − mean) / (std + 1e-8)`` with mean and population deviation of the counted tokens, 0 for the others.
+
+    Source: REINFORCE++ (arXiv 2501.03262, eq. 6): the batch is the whole rollout. Exactly 0 where all counted are equal.
+
+    Args:
+        values: [tokens].
+        counted: [tokens], bool.
+    """
+    chosen = values[counted]
+    if not len(chosen) or bool(chosen.max() == chosen.min()):
+        return torch.zeros_like(values)
+    centred = torch.where(counted, values - chosen.mean(), 0.0)
+    return centred / (chosen.std(correction=0) + WHITENING_EPSILON)
+
+
+def overlong_penalties(lengths: Tensor, limit: int, buffer: int, factor: float) -> Tensor:
+    """What is added to the reward of each answer for its length: 0 up to ``limit − buffer`` tokens, then down to ``−factor``.
+
+    Source: DAPO (arXiv 2503.14476, eq. 13): ``((limit − buffer) − length) / buffer``, here times ``factor``.
+
+    Args:
+        lengths: [samples], tokens.
+        limit: longest answer allowed, in tokens.
+        buffer: tokens before the limit over which the penalty grows.
+        factor: the penalty at the limit.
+    """
+    return ((limit - buffer - lengths) / buffer).clamp(-1.0, 0.0) * factor
+
+
+def _centred(rewards: Tensor, scored: Tensor, group_of: Tensor) -> tuple[Tensor, Tensor]:
+    """[samples], rewards minus their group's mean; and [groups], how many samples of each are scored."""
     num_groups = int(group_of.max()) + 1 if group_of.numel() else 0
     known = torch.where(scored, rewards, torch.zeros_like(rewards))
     count = _group_sum(scored.to(rewards.dtype), group_of, num_groups)
     mean = _group_sum(known, group_of, num_groups) / count.clamp(min=1)
-    centred = torch.where(scored & ~_all_equal(rewards, scored, group_of, num_groups)[group_of], known - mean[group_of], 0.0)
-    if not divide_by_std:
-        return centred
-    variance = _group_sum(centred.square(), group_of, num_groups) / (count - 1).clamp(min=1)
-    return centred / (variance.sqrt()[group_of] + STD_EPSILON)
+    varied = scored & ~_all_equal(rewards, scored, group_of, num_groups)[group_of]
+    return torch.where(varied, known - mean[group_of], 0.0), count
 
 
 def _group_sum(values: Tensor, group_of: Tensor, num_groups: int) -> Tensor:

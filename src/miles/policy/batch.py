@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from miles.errors import PolicyError
 from miles.types import Rollout, Sample
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Shorts = NDArray[np.int32]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -28,7 +32,7 @@ class TrainBatch:
     Per sample, [samples]: ``group_of`` (from 0), ``prompt_of`` (row of the distinct prompts), ``rewards`` (0 where unscored),
     ``scored``. Distinct prompts: ``prompt_ids``, cut at ``prompt_offsets`` [prompts + 1]; samples of a group usually share one.
     Per response token, cut at ``response_offsets`` [samples + 1]: ``response_ids``, ``logprobs`` (the engine's, after
-    temperature), ``trained`` (the loss mask).
+    temperature), ``trained`` (the loss mask), ``versions`` (of the weights it was sampled under).
     """
 
     rollout_id: int
@@ -43,6 +47,7 @@ class TrainBatch:
     response_offsets: Ints
     logprobs: Floats
     trained: Bools
+    versions: Shorts
 
     @classmethod
     def from_rollout(cls, rollout: Rollout, policy_version: int) -> "TrainBatch":
@@ -71,6 +76,7 @@ class TrainBatch:
             response_offsets=_offsets([s.response_ids for s in samples]),
             logprobs=_flat([s.logprobs for s in samples], np.float64),
             trained=_flat([s.loss_mask for s in samples], np.bool_),
+            versions=_versions(samples),
         )
 
     @property
@@ -90,6 +96,21 @@ class TrainBatch:
         return np.diff(running[self.response_offsets])
 
     @property
+    def lags(self) -> Ints:
+        """[response tokens]: how many versions older than the policy the token's sampler was."""
+        return np.maximum(self.policy_version - self.versions.astype(np.int64), 0)
+
+    @property
+    def num_lags(self) -> int:
+        """One more than the largest of ``lags``."""
+        return int(self.lags.max(initial=0)) + 1
+
+    def any_of_sample(self, tokens: "Tensor") -> list[bool]:
+        """[samples]: whether a condition, [response tokens], holds for any response token of the sample."""
+        running = np.concatenate(([0], np.cumsum(tokens.numpy())))
+        return (np.diff(running[self.response_offsets]) > 0).tolist()  # type: ignore[no-any-return]
+
+    @property
     def fed_lengths(self) -> Ints:
         """[samples]: response tokens that a forward pass has to read, those before the last trained one."""
         start = self.response_offsets[:-1]
@@ -107,6 +128,11 @@ def _check(sample: Sample, rollout_id: int) -> None:
             f"{where}: {lengths[0]} response tokens but {lengths[1]} log-probs and {lengths[2]} loss-mask entries. "
             "A generate function or filter must give one of each per token."
         )
+    if [*(span.start for span in sample.versions), lengths[0]] != [0, *(span.end for span in sample.versions)]:
+        raise PolicyError(
+            f"{where}: the version spans {list(sample.versions)} do not cover the {lengths[0]} response tokens without gaps. "
+            "A generate function must say under which weights every token was sampled."
+        )
     if not sample.prompt_ids:
         raise PolicyError(f"{where}: the prompt has no tokens. Give every prompt at least one, such as the start token.")
     if not all(map(math.isfinite, sample.logprobs)):
@@ -115,6 +141,13 @@ def _check(sample: Sample, rollout_id: int) -> None:
         raise PolicyError(
             f"{where}: the reward is {sample.reward}. A reward must be a finite number, or None where there is none."
         )
+
+
+def _versions(samples: Sequence[Sample]) -> Shorts:
+    """The version of every response token."""
+    spans = [span for sample in samples for span in sample.versions]
+    numbers, lengths = [span.version for span in spans], [span.end - span.start for span in spans]
+    return np.repeat(np.array(numbers, np.int32), lengths)
 
 
 def _flat(columns: Sequence[Sequence[float]], dtype: type[Scalar]) -> NDArray[Scalar]:

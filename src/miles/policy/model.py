@@ -49,6 +49,11 @@ class PolicyModel(nn.Module):
         return int(self.causal_lm.config.get_text_config().hidden_size)
 
     @property
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return int(self.causal_lm.get_output_embeddings().weight.shape[0])
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device

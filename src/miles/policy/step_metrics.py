@@ -5,89 +5,109 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from miles.policy.losses import LossSpec, TokenLosses, ratio_of
+from miles.policy.loss_spec import LossSpec
+from miles.policy.losses import TokenColumns, TokenLosses, ratio_of
 from miles.policy.ranks import Ranks
 from miles.types import Metrics, mean
 
-NAMES = ("tokens", "kl", "clipped", "limited", "compared", "abs_diff", "ratio", "ratio_squared")
+NAMES = ("tokens", "kl", "clipped", "limited", "compared", "abs_diff", "ratio", "ratio_squared", "sampler_kl")
 
 
-def token_sums(losses: TokenLosses, old: Tensor | None, sampled: Tensor) -> Tensor:
-    """[8], float64, in the order of ``NAMES``: sums over the trained tokens of one forward pass.
+def token_sums(losses: TokenLosses, columns: TokenColumns, lag: Tensor, num_lags: int, *, compared: bool) -> Tensor:
+    """[num_lags, 9], float64, columns in the order of ``NAMES``: sums over the trained tokens of one forward pass, by staleness.
 
     Args:
         losses: of the tokens.
-        old: [tokens], log-probs at the rollout's first optimiser step; None where nobody computed them.
-        sampled: [tokens], μ.
+        columns: what they were made from.
+        lag: [tokens], int64, the token's staleness, below ``num_lags``.
+        num_lags: rows of the result.
+        compared: whether old log-probs are known.
     """
-    zero = losses.log_ratio.new_zeros(())
-    count = zero + losses.log_ratio.numel()
-    limited = zero if losses.limited is None else losses.limited.sum()
-    sums = [count, losses.log_ratio.sum(), losses.clipped.sum(), limited]
-    if old is None:
-        sums += [zero] * 4
+    one = torch.ones_like(losses.log_ratio)
+    zero = torch.zeros_like(one)
+    rows = [one, losses.log_ratio, losses.clipped, zero if losses.limited is None else losses.limited]
+    if compared:
+        ratio = ratio_of(columns.old, columns.sampled).double()
+        difference = columns.old - columns.sampled
+        rows += [one, difference.abs(), ratio, ratio.square(), ratio - 1 - difference]
     else:
-        ratio = ratio_of(old, sampled).double()
-        sums += [count, (old - sampled).abs().sum(), ratio.sum(), ratio.square().sum()]
-    return torch.stack([value.double() for value in sums])
+        rows += [zero] * 5
+    table = torch.stack([row.detach().double() for row in rows], dim=1)
+    return table.new_zeros(num_lags, len(NAMES)).index_add_(0, lag, table)
 
 
 @dataclass(slots=True)
 class Tally:
     """What one training step adds up, over its optimiser steps.
 
-    sums: ``token_sums`` of this rank. pg_losses, entropies, grad_norms, learning_rates: one per optimiser step.
+    sums: ``token_sums`` of this rank. pg_losses, entropies, kl_losses, grad_norms, learning_rates: one per optimiser step.
     """
 
-    sums: Tensor = field(default_factory=lambda: torch.zeros(len(NAMES), dtype=torch.float64))
+    sums: Tensor
     pg_losses: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
+    kl_losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of_lags(cls, num_lags: int) -> "Tally":
+        """Nothing yet, for tokens of so many different stalenesses."""
+        return cls(torch.zeros(num_lags, len(NAMES), dtype=torch.float64))
 
     def add_tokens(self, sums: Tensor) -> None:
         """Add the ``token_sums`` of one micro-batch."""
         self.sums += sums.cpu()
 
-    def add_step(self, pg_loss: float, entropy: float, grad_norm: float, learning_rate: float) -> None:
-        """Add one optimiser step: its aggregated loss and entropy, its gradient norm before clipping, its learning rate."""
-        self.pg_losses.append(pg_loss)
-        self.entropies.append(entropy)
+    def add_step(self, parts: tuple[float, float, float], grad_norm: float, learning_rate: float) -> None:
+        """Add one optimiser step: its aggregated loss, entropy and KL, its gradient norm before clipping, its learning rate."""
+        for column, value in zip((self.pg_losses, self.entropies, self.kl_losses), parts, strict=True):
+            column.append(value)
         self.grad_norms.append(grad_norm)
         self.learning_rates.append(learning_rate)
 
     def metrics(self, spec: LossSpec, ranks: Ranks) -> Metrics:
         """The step's metrics.
 
-        Means over the optimiser steps: ``loss``, ``pg_loss``, ``entropy`` (aggregated as the loss is; only with an entropy
-        bonus), ``grad_norm``; ``lr`` is the last step's. The others are means over the trained tokens that had a forward
-        pass, and missing where none had. ``ppo_kl``: anchor − π, the anchor being the clip's denominator. ``pg_clipfrac``:
-        share where the clip decided. ``train_rollout_logprob_abs_diff``: |old − μ|. ``ess``: (Σρ)² / (n·Σρ²) with ρ = old/μ,
-        1 where sampler and policy agree. ``tis_mean``: ρ before its limits; ``tis_clipfrac``: share that the limits changed
-        (only with such a correction).
+        Means over the optimiser steps: ``loss``, ``pg_loss``, ``entropy`` and ``kl_loss`` (aggregated as the loss is; only
+        where they are computed), ``grad_norm``; ``lr`` is the last step's. The others are means over the trained tokens that
+        had a forward pass, and missing where none had. ``ppo_kl``: anchor − π, the anchor being the clip's denominator.
+        ``pg_clipfrac``: share where the clip decided. ``train_rollout_logprob_abs_diff``: |old − μ|. ``train_rollout_kl``: KL
+        from sampler to trainer, ρ − 1 − log ρ with ρ = old/μ. ``ess``: (Σρ)² / (n·Σρ²), 1 where sampler and policy agree.
+        ``tis_mean``: ρ before its limits; ``tis_clipfrac``: share that the limits changed (only with such a correction).
+        ``staleness_N/…``: the same of the tokens that are N versions old, where there are tokens of several ages.
         """
-        pg_loss, entropy = mean(self.pg_losses), mean(self.entropies)
+        pg_loss, entropy, kl = mean(self.pg_losses), mean(self.entropies), mean(self.kl_losses)
         row = {
-            "train/loss": pg_loss - spec.entropy_coef * entropy,
+            "train/loss": pg_loss - spec.entropy_coef * entropy + spec.kl_coef * kl,
             "train/pg_loss": pg_loss,
             "train/grad_norm": mean(self.grad_norms),
             "train/lr": self.learning_rates[-1],
         }
-        if not spec.skips_zero_advantages:
+        if spec.entropy_coef:
             row["train/entropy"] = entropy
-        return row | self._token_means(spec, ranks)
-
-    def _token_means(self, spec: LossSpec, ranks: Ranks) -> Metrics:
-        """The means over tokens that had a forward pass."""
-        total = dict(zip(NAMES, ranks.sum(self.sums).tolist(), strict=True))
-        row: Metrics = {}
-        if tokens := total["tokens"]:
-            row["train/ppo_kl"] = total["kl"] / tokens
-            row["train/pg_clipfrac"] = total["clipped"] / tokens
-        if compared := total["compared"]:
-            row["train/train_rollout_logprob_abs_diff"] = total["abs_diff"] / compared
-            row["train/ess"] = total["ratio"] ** 2 / (compared * total["ratio_squared"])
-            if spec.correction in ("tis", "icepop"):
-                row["train/tis_mean"] = total["ratio"] / compared
-                row["train/tis_clipfrac"] = total["limited"] / compared
+        if spec.kl_kind is not None:
+            row["train/kl_loss"] = kl
+        total = ranks.sum(self.sums)
+        row |= token_means("train", total.sum(0), spec)
+        ages = [lag for lag, sums in enumerate(total) if sums[0] > 0]
+        for lag in ages if len(ages) > 1 else ():
+            row |= token_means(f"train/staleness_{lag}", total[lag], spec)
         return row
+
+
+def token_means(prefix: str, sums: Tensor, spec: LossSpec) -> Metrics:
+    """The means over the tokens of a row of sums."""
+    total = dict(zip(NAMES, sums.tolist(), strict=True))
+    row: Metrics = {}
+    if tokens := total["tokens"]:
+        row[f"{prefix}/ppo_kl"] = total["kl"] / tokens
+        row[f"{prefix}/pg_clipfrac"] = total["clipped"] / tokens
+    if compared := total["compared"]:
+        row[f"{prefix}/train_rollout_logprob_abs_diff"] = total["abs_diff"] / compared
+        row[f"{prefix}/train_rollout_kl"] = total["sampler_kl"] / compared
+        row[f"{prefix}/ess"] = total["ratio"] ** 2 / (compared * total["ratio_squared"])
+        if spec.weighs:
+            row[f"{prefix}/tis_mean"] = total["ratio"] / compared
+            row[f"{prefix}/tis_clipfrac"] = total["limited"] / compared
+    return row

@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from miles.errors import PolicyError
-from miles.policy.advantages import grpo_advantages
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput, collate, nothing_to_predict
-from miles.policy.losses import LossSpec
+from miles.policy.loss_spec import LossSpec
 from miles.policy.packing import Limits, plan_micro_batches, plan_rows, share_rows
 from miles.policy.ranks import Ranks
 
@@ -36,20 +32,18 @@ class StepPlanner:
 
     num_steps: int
     global_batch_size: int
-    divide_by_std: bool
     spec: LossSpec
     limits: Limits
     hidden_size: int
     shares_prompts: bool
     ranks: Ranks
 
-    def advantages(self, batch: TrainBatch) -> Tensor:
-        """[samples], float64."""
-        rewards, scored = torch.tensor(batch.rewards), torch.tensor(batch.scored)
-        return grpo_advantages(rewards, scored, torch.tensor(batch.group_of), divide_by_std=self.divide_by_std)
-
-    def plan(self, batch: TrainBatch, advantages: Tensor) -> list[PlannedStep]:
+    def plan(self, batch: TrainBatch, useful: list[bool]) -> list[PlannedStep]:
         """The rollout's optimiser steps: consecutive samples, in the rollout's order.
+
+        Args:
+            batch: the rollout.
+            useful: [samples], whether any token of the sample has an advantage.
 
         Raises:
             PolicyError: the rollout has not the number of samples that the steps consume.
@@ -62,13 +56,18 @@ class StepPlanner:
                 "n_samples_per_prompt samples; to leave one out, set its loss mask to 0."
             )
         size = self.global_batch_size
-        return [self._step(batch, advantages, range(start, start + size)) for start in range(0, wanted, size)]
+        return [self._step(batch, useful, range(start, start + size)) for start in range(0, wanted, size)]
 
-    def _step(self, batch: TrainBatch, advantages: Tensor, samples: range) -> PlannedStep:
+    def scoring_parts(self, batch: TrainBatch) -> list[ForwardInput]:
+        """The rank's share of forward passes over every sample with trained tokens."""
+        lengths = batch.trained_lengths
+        return self._parts(batch, [sample for sample in range(batch.num_samples) if lengths[sample] > 0])
+
+    def _step(self, batch: TrainBatch, useful: list[bool], samples: range) -> PlannedStep:
         """One optimiser step on ``samples``."""
         lengths = batch.trained_lengths
-        useful = (advantages != 0).tolist() if self.spec.skips_zero_advantages else [True] * batch.num_samples
-        forwarded = [sample for sample in samples if useful[sample] and lengths[sample] > 0]
+        skips = self.spec.skips_zero_advantages
+        forwarded = [sample for sample in samples if lengths[sample] > 0 and (useful[sample] or not skips)]
         return PlannedStep(len(samples), int(lengths[samples.start : samples.stop].sum()), self._parts(batch, forwarded))
 
     def _parts(self, batch: TrainBatch, samples: list[int]) -> list[ForwardInput]:

@@ -1,11 +1,12 @@
 """One trainer rank: optimiser steps on rollouts, the same for all schedules.
 
-TrainBatch ─► advantages ─► plan (steps of micro-batches) ─► old log-probs ─► per step: forward, backward, clip, AdamW
+TrainBatch ─► reference and old log-probs ─► advantages ─► plan (steps of micro-batches)
+           ─► for each step: forward, backward, clip, AdamW
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,28 +17,48 @@ from miles.config.derived import Derived
 from miles.errors import PolicyError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
-from miles.policy.losses import LossSpec, normaliser, token_losses, token_weights
+from miles.policy.estimate import AdvantageSpec, token_advantages
+from miles.policy.loss_spec import LossSpec
+from miles.policy.losses import TokenColumns, interpolated_old, normaliser, token_losses, token_weights
 from miles.policy.model import PolicyModel, load_model
 from miles.policy.optimizer import build_optimizer, build_schedule
 from miles.policy.packing import Limits
 from miles.policy.ranks import OneRank, ProcessRanks, Ranks
+from miles.policy.reference_model import ReferenceModel, load_reference
 from miles.policy.sharding import shard_model, whole
 from miles.policy.step_metrics import Tally, token_sums
 from miles.policy.step_plan import PlannedStep, StepPlanner
-from miles.types import Rollout, StepReport
+from miles.types import Metrics, Rollout, StepReport
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What the loss reads beside the model's scores, on its device and in its dtype.
+    """What the loss reads beside the model's scores, on its device and in its dtype, [response tokens] but for ``num_tokens``.
 
-    advantages, trained_lengths: [samples]. sampled: [response tokens], μ. old: [response tokens], or None where not computed.
+    num_tokens: [samples], trained tokens. sampled: μ. old, reference: None where not computed.
+    lag: int64, versions between the policy and the token's sampler. published_since: versions the policy is past its last
+    published one when the rollout's first step starts.
     """
 
     advantages: Tensor
-    trained_lengths: Tensor
+    num_tokens: Tensor
     sampled: Tensor
+    lag: Tensor
+    published_since: float
     old: Tensor | None
+    reference: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Where in a rollout an optimiser step is.
+
+    number: of the step, from 0. progress: weight versions since the rollout's first step. where: for errors.
+    """
+
+    number: int
+    progress: float
+    where: str
 
 
 class Trainer:
@@ -53,18 +74,19 @@ class Trainer:
         self.model = model or load_model(
             options.hf_checkpoint, device=derived.device, gradient_checkpointing=options.gradient_checkpointing
         )
+        self.reference: ReferenceModel | None = load_reference(config, self.model, self.ranks)
         if isinstance(ranks, ProcessRanks):
             shard_model(self.model, ranks.mesh)
         self.optimizer = build_optimizer(self.model.parameters(), config.optimizer)
         self.schedule = build_schedule(self.optimizer, config.optimizer, derived.num_optimizer_steps)
         self.num_optimizer_steps = 0
-        self._spec = LossSpec.from_config(config)
+        self._spec, self._advantage_spec = LossSpec.from_config(config), AdvantageSpec.from_config(config)
         self._temperature = config.sampling.rollout_temperature
         self._clip_grad = config.optimizer.clip_grad
+        self._publish_interval = derived.update_weights_interval
         self._planner = StepPlanner(
             num_steps=derived.num_steps_per_rollout,
             global_batch_size=derived.global_batch_size,
-            divide_by_std=config.algorithm.grpo_std_normalization,
             spec=self._spec,
             limits=Limits(derived.max_tokens_per_gpu, derived.micro_batch_size),
             hidden_size=self.model.hidden_size,
@@ -83,68 +105,117 @@ class Trainer:
 
     def train_on_batch(self, batch: TrainBatch) -> StepReport:
         """The same for a rollout that is already in columns."""
-        advantages = self._planner.advantages(batch)
-        steps = self._planner.plan(batch, advantages)
-        columns = self._columns(batch, advantages, steps)
-        tally = Tally()
+        columns, steps, extra = self._prepare(batch)
+        tally = Tally.of_lags(batch.num_lags)
         for number, step in enumerate(steps):
             where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
-            self._take_step(step, columns, tally, first=number == 0, where=where)
-        zero = int((advantages == 0).sum()) / max(batch.num_samples, 1)
-        return StepReport(tally.metrics(self._spec, self.ranks) | {"train/zero_advantage_share": zero}, len(steps))
+            progress = number / (len(steps) * self._publish_interval)
+            self._take_step(step, columns, tally, _Moment(number, progress, where))
+        if self.reference is not None:
+            self.reference.follow(self.model, batch.rollout_id + 1)
+        return StepReport(tally.metrics(self._spec, self.ranks) | extra, len(steps))
 
     @property
     def learning_rate(self) -> float:
         """Of the next optimiser step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _columns(self, batch: TrainBatch, advantages: Tensor, steps: Sequence[PlannedStep]) -> _Columns:
-        """Move the columns to the model, and compute old log-probs where later optimiser steps will need them.
+    def _prepare(self, batch: TrainBatch) -> tuple[_Columns, list[PlannedStep], Metrics]:
+        """Everything that is known before the first optimiser step, and what it says about the rollout.
 
-        The first step's forward pass yields its own old log-probs, so a rollout of one step costs no extra one.
+        Old log-probs are computed where later steps or the reward need them; otherwise the first step's forward pass yields
+        its own, so that a rollout of one step costs no extra one.
         """
-        device, dtype = self.model.device, next(self.model.parameters()).dtype
-        columns = _Columns(
-            advantages=advantages.to(device, dtype),
-            trained_lengths=torch.tensor(batch.trained_lengths).to(device, dtype),
-            sampled=torch.tensor(batch.logprobs).to(device, dtype),
-            old=None,
+        old = reference = None
+        extra: Metrics = {}
+        if self.reference is not None:
+            passes = self._planner.scoring_parts(batch)
+            reference = self.ranks.sum(self._score(self.reference.model, batch, passes))
+            if self._advantage_spec.kl_coef:
+                old = self.ranks.sum(self._score(self.model, batch, passes))
+                kl = float((old - reference)[torch.tensor(batch.trained)].double().mean()) if batch.trained.any() else 0.0
+                extra["train/reward_kl"] = kl
+        advantages = token_advantages(
+            batch, self._advantage_spec, None if old is None or reference is None else (old - reference).cpu()
         )
-        if len(steps) == 1 or not self._spec.reads_old:
-            return columns
-        old = torch.full_like(columns.sampled, torch.nan)
-        with torch.no_grad():
-            for part in (part.to(self.model.device) for step in steps[1:] for part in step.parts):
-                old[part.response_index] = self.model(part, self._temperature, False).logprobs
-        return replace(columns, old=old)
+        useful = batch.any_of_sample(advantages != 0)
+        steps = self._planner.plan(batch, useful)
+        extra["train/zero_advantage_share"] = useful.count(False) / max(len(useful), 1)
+        if old is None and len(steps) > 1 and self._spec.needs_old:
+            old = self._score(self.model, batch, [part for step in steps[1:] for part in step.parts])
+        return self._columns(batch, advantages, old, reference), steps, extra
 
-    def _take_step(self, step: PlannedStep, columns: _Columns, tally: Tally, *, first: bool, where: str) -> None:
+    def _columns(self, batch: TrainBatch, advantages: Tensor, old: Tensor | None, reference: Tensor | None) -> _Columns:
+        """Move the columns to the model."""
+        place = self.model.device, next(self.model.parameters()).dtype
+        return _Columns(
+            advantages=advantages.to(*place),
+            num_tokens=torch.tensor(batch.trained_lengths).to(*place),
+            sampled=torch.tensor(batch.logprobs).to(*place),
+            lag=torch.tensor(batch.lags).to(place[0]),
+            published_since=batch.rollout_id % self._publish_interval / self._publish_interval,
+            old=old,
+            reference=reference,
+        )
+
+    def _score(self, model: PolicyModel, batch: TrainBatch, parts: Iterable[ForwardInput]) -> Tensor:
+        """[response tokens]: log-probs of the tokens in ``parts``, 0 for all others."""
+        scores = torch.zeros(len(batch.trained), dtype=next(model.parameters()).dtype, device=model.device)
+        with torch.no_grad():
+            for part in (part.to(model.device) for part in parts):
+                scores[part.response_index] = model(part, self._temperature, False).logprobs
+        return scores
+
+    def _take_step(self, step: PlannedStep, columns: _Columns, tally: Tally, moment: _Moment) -> None:
         """Forward and backward over all parts, then one step of the optimiser; also where no part is left."""
         zero_gradients(self.model)
         divisor = normaliser(step.num_tokens, step.num_samples, self._spec)
-        aggregated = torch.zeros(2, dtype=torch.float64)
+        aggregated = torch.zeros(3, dtype=torch.float64)
         for part in step.parts:
-            aggregated += self._backward(part, columns, divisor, tally, first=first)
-        pg_loss, entropy = self.ranks.sum(aggregated).tolist()
-        grad_norm = self._clip(pg_loss - self._spec.entropy_coef * entropy, where)
-        tally.add_step(pg_loss, entropy, grad_norm, self.learning_rate)
+            aggregated += self._backward(part, columns, divisor, tally, moment)
+        pg_loss, entropy, kl = self.ranks.sum(aggregated).tolist()
+        grad_norm = self._clip(pg_loss - self._spec.entropy_coef * entropy + self._spec.kl_coef * kl, moment.where)
+        tally.add_step((pg_loss, entropy, kl), grad_norm, self.learning_rate)
         self.optimizer.step()
         self.schedule.step()
         self.num_optimizer_steps += 1
 
-    def _backward(self, part: ForwardInput, columns: _Columns, divisor: float, tally: Tally, *, first: bool) -> Tensor:
-        """Add one micro-batch to the gradient; returns its share of the aggregated policy loss and entropy, [2], float64."""
+    def _backward(self, part: ForwardInput, columns: _Columns, divisor: float, tally: Tally, moment: _Moment) -> Tensor:
+        """Add one micro-batch to the gradient; returns its share of the aggregated policy loss, entropy and KL, [3], float64."""
         spec, part = self._spec, part.to(self.model.device)
         scores = self.model(part, self._temperature, spec.entropy_coef > 0)
-        current, sampled = scores.logprobs, columns.sampled[part.response_index]
-        old = current.detach() if first or columns.old is None else columns.old[part.response_index]
-        losses = token_losses(current, old, sampled, columns.advantages[part.sample_of], spec)
-        weights = token_weights(columns.trained_lengths[part.sample_of], spec, divisor)
+        tokens = self._tokens(part, scores.logprobs, columns, moment)
+        losses = token_losses(tokens, spec)
+        weights = token_weights(tokens.num_tokens, spec, divisor)
         pg_loss = torch.dot(losses.loss, weights)
-        entropy = torch.dot(scores.entropy, weights) if scores.entropy is not None else torch.zeros_like(pg_loss)
-        (pg_loss - spec.entropy_coef * entropy).backward()  # type: ignore[no-untyped-call]
-        tally.add_tokens(token_sums(losses, old if first or spec.reads_old else None, sampled))
-        return torch.stack((pg_loss, entropy)).detach().double().cpu()
+        nothing = torch.zeros_like(pg_loss)
+        entropy = nothing if scores.entropy is None else torch.dot(scores.entropy, weights)
+        kl = nothing if losses.kl is None else torch.dot(losses.kl, weights)
+        (pg_loss - spec.entropy_coef * entropy + spec.kl_coef * kl).backward()  # type: ignore[no-untyped-call]
+        compared = moment.number == 0 or spec.reads_old
+        tally.add_tokens(token_sums(losses, tokens, columns.lag[part.response_index], len(tally.sums), compared=compared))
+        return torch.stack((pg_loss, entropy, kl)).detach().double().cpu()
+
+    def _tokens(self, part: ForwardInput, current: Tensor, columns: _Columns, moment: _Moment) -> TokenColumns:
+        """The columns of one micro-batch's tokens."""
+        at = part.response_index
+        sampled = columns.sampled[at]
+        if moment.number == 0 or self._spec.correction == "rollout-logprobs":
+            old = current.detach()
+        elif columns.old is not None:
+            old = columns.old[at]
+        else:
+            age = columns.lag[at].to(sampled.dtype) + columns.published_since
+            old = interpolated_old(current.detach(), sampled, age, moment.progress)
+        return TokenColumns(
+            current=current,
+            old=old,
+            sampled=sampled,
+            advantages=columns.advantages[at],
+            sample_of=part.sample_of,
+            num_tokens=columns.num_tokens[part.sample_of],
+            reference=None if columns.reference is None else columns.reference[at],
+        )
 
     def _clip(self, loss: float, where: str) -> float:
         """Clip the gradient to ``clip_grad`` and return its norm before.

@@ -21,13 +21,20 @@ from miles.errors import CheckpointError
 from miles.policy.ranks import OneRank, Ranks
 from miles.policy.trainer import Trainer
 
-MODEL, RANDOM = "model/", "random/"
+MODEL, REFERENCE, RANDOM = "model/", "reference/", "random/"
 Tensors = dict[str, Tensor]
 
 
 def model_tensors(trainer: Trainer) -> Tensors:
     """The weights by name, this rank's slices of them."""
     return {MODEL + name: tensor.detach() for name, tensor in trainer.model.named_parameters()}
+
+
+def reference_tensors(trainer: Trainer) -> Tensors:
+    """The reference's weights by name, where they are not those of a folder that stays."""
+    if trainer.reference is None or trainer.reference.interval is None:
+        return {}
+    return {REFERENCE + name: tensor.detach() for name, tensor in trainer.reference.model.named_parameters()}
 
 
 def moments(trainer: Trainer) -> Tensors:
@@ -48,7 +55,7 @@ def write_tensors(trainer: Trainer, folder: Path) -> None:
     random = {f"{RANDOM}{trainer.ranks.index}": torch.get_rng_state()}
     if torch.cuda.is_available():
         random[f"{RANDOM}cuda/{trainer.ranks.index}"] = torch.cuda.get_rng_state()
-    tensors: dict[str, Any] = model_tensors(trainer) | moments(trainer) | random
+    tensors: dict[str, Any] = model_tensors(trainer) | moments(trainer) | reference_tensors(trainer) | random
     try:
         with quietly():
             save(tensors, checkpoint_id=folder, no_dist=alone(trainer.ranks))
@@ -82,12 +89,12 @@ def read_tensors(trainer: Trainer, folder: Path) -> Tensors:
 def put_back(trainer: Trainer, tensors: Tensors) -> None:
     """Give the trainer the weights, moments and random state that were read."""
     with torch.no_grad():
-        for name, tensor in model_tensors(trainer).items():
+        for name, tensor in (model_tensors(trainer) | reference_tensors(trainer)).items():
             tensor.copy_(tensors[name])
     kept: dict[str, Tensors] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        if kind != "model":
+        if kind not in ("model", "reference"):
             kept.setdefault(name, {})[kind] = value
     trainer.optimizer.state.clear()
     for name, parameter in trainer.model.named_parameters():

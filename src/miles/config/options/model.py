@@ -20,11 +20,19 @@ class ModelOptions(OptionSet):
     )
     ref_load: Path | None = option(
         None,
-        "HF folder of the reference model that KL terms compare with.",
+        "HF folder of the reference model that KL terms compare with. By default --hf-checkpoint.",
         panel=PANEL,
         kind="folder",
         counts_when={"use_kl_loss": [True], "kl_coef": ["given"]},
-        not_yet="the reference model and its KL terms",
+    )
+    ref_update_interval: int | None = option(
+        None,
+        "Rollouts after which the reference model becomes the policy of the moment; by default it never changes.",
+        panel=PANEL,
+        ge=1,
+        counts_when={"use_kl_loss": [True], "kl_coef": ["given"]},
+        usual=False,
+        on_resume="impossible",
     )
     load: Path | None = option(
         None,

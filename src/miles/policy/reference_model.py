@@ -1,0 +1,51 @@
+"""The reference model that KL terms compare with: frozen weights, spread over the ranks as the policy is.
+
+It stays what it was loaded as, or becomes the policy of the moment every ``ref_update_interval`` rollouts.
+"""
+
+import torch
+
+from miles.config.commands import AnyConfig
+from miles.errors import PolicyError
+from miles.policy.model import PolicyModel, load_model
+from miles.policy.ranks import ProcessRanks, Ranks
+from miles.policy.sharding import shard_model
+
+
+class ReferenceModel:
+    """A second model that is never trained.
+
+    interval: rollouts after which it becomes the policy, or None.
+    """
+
+    def __init__(self, model: PolicyModel, interval: int | None) -> None:
+        self.model, self.interval = model.requires_grad_(False), interval
+
+    def follow(self, policy: PolicyModel, rollouts_done: int) -> None:
+        """Take the policy's weights where that is due; each rank copies its own slices."""
+        if self.interval is None or rollouts_done % self.interval:
+            return
+        with torch.no_grad():
+            for own, new in zip(self.model.parameters(), policy.parameters(), strict=True):
+                own.copy_(new)
+
+
+def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> ReferenceModel | None:
+    """The reference that the options ask for; None where no KL term reads one.
+
+    Raises:
+        PolicyError: it cannot be loaded, or has another vocabulary than the policy.
+    """
+    chosen, options = config.algorithm, config.model
+    if not chosen.use_kl_loss and not chosen.kl_coef:
+        return None
+    folder = options.ref_load or options.hf_checkpoint
+    model = load_model(folder, device=policy.device.type, gradient_checkpointing=False)
+    if model.vocab_size != policy.vocab_size:
+        raise PolicyError(
+            f"the reference model in {folder} has a vocabulary of {model.vocab_size} tokens, the policy one of "
+            f"{policy.vocab_size}: their log-probs are of different tokens. Give --ref-load a model with the policy's tokenizer."
+        )
+    if isinstance(ranks, ProcessRanks):
+        shard_model(model, ranks.mesh)
+    return ReferenceModel(model, options.ref_update_interval)
