@@ -167,7 +167,8 @@ def test_metrics_are_told_apart_by_staleness():
         dataclasses.replace(group, samples=tuple(dataclasses.replace(s, versions=spans(s, 3 - number)) for s in group.samples))
         for number, group in enumerate(made.groups)
     ]
-    metrics = trainer(made, off_policy_correction="tis", entropy_coef=0.01).train_on(dataclasses.replace(made, groups=tuple(groups)), 3).metrics
+    aged = dataclasses.replace(made, groups=tuple(groups))
+    metrics = trainer(made, off_policy_correction="tis", entropy_coef=0.01).train_on(aged, 3).metrics
     ages = {name.split("/")[1] for name in metrics if "staleness" in name}
     assert ages == {"staleness_0", "staleness_1"}
     low, high = sorted(metrics[f"train/{age}/tis_mean"] for age in ages)
