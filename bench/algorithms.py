@@ -1,10 +1,10 @@
-"""Every estimator and every correction on the `reverse` preset: does it learn, and in how many steps?
+"""Every estimator and every correction on the `reverse` preset: whether it learns, and in how many steps.
 
     python bench/algorithms.py [--seeds 1] [--only gspo tis] [--work FOLDER]
 
 Estimators run synchronously, corrections under `--fully-async --max-weight-staleness 4`. Prints the rows of the tables in
-docs/algorithms.md as they come: final greedy accuracy on 512 held-out strings, the rollout after which an evaluation first reached
-0.95, seconds.
+docs/algorithms.md as they come: final greedy accuracy on 512 held-out strings, the rollout after which an evaluation first
+reached 0.95, seconds.
 """
 
 import argparse

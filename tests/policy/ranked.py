@@ -47,6 +47,7 @@ def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
         "one sample at a time": gradient_of(trainer(ranks, sizes={"micro_batch_size": 1}), made),
         "float32": gradient_of(trainer(ranks, torch.float32), made),
         "entropy": gradient_of(trainer(ranks, entropy_coef=0.05, loss_aggregation="sequence-mean"), made),
+        "vocabulary chunks": gradient_of(trainer(ranks, vocab_chunk_size=5), made),
         "checkpointing": gradient_of(checkpointed(ranks), made),
     }
     lonely = [[sample(0, i, (1, 2), (3, 4, 5), reward=float(i == 0)) for i in range(2)]]

@@ -89,6 +89,17 @@ def test_plain_rows_and_gradient_checkpointing_leave_the_gradient_alone(monkeypa
     assert relative(gradient(made), whole) <= 1e-6
 
 
+@pytest.mark.parametrize("size", [1, 7, 24, 1000])
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.05])
+def test_chunks_of_the_vocabulary_leave_gradient_and_metrics_alone(size, entropy_coef):
+    made = random_rollout(6, num_groups=2)
+    built = [trainer(made, temperature=0.7, entropy_coef=entropy_coef, vocab_chunk_size=chunk) for chunk in (None, size)]
+    whole, chunked = (one.train_on(made, 0).metrics for one in built)
+    assert chunked == pytest.approx(whole, rel=1e-9, abs=1e-12)
+    vectors = [torch.cat([parameter.grad.flatten() for parameter in one.model.parameters()]) for one in built]
+    assert relative(*vectors) <= 1e-9
+
+
 def test_leaving_out_zero_advantages_leaves_the_gradient_alone(monkeypatch):
     made = random_rollout(7)
     skipping = gradient(made)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from miles.errors import PolicyError
 from miles.policy.collate import ForwardInput, visible_keys
+from miles.policy.vocab_chunks import chunked_scores
 
 PROBE_TOLERANCE = 1e-3
 
@@ -28,6 +29,7 @@ class TokenScores:
 class PolicyModel(nn.Module):
     """An HF causal LM as decoder and head.
 
+    vocab_chunk_size: tokens of the vocabulary whose logits exist at once; None for all.
     shares_prompts: whether rows may hold several answers after one prompt (``collate``); measured, not assumed.
     """
 
@@ -39,6 +41,7 @@ class PolicyModel(nn.Module):
         """
         super().__init__()
         self.causal_lm = causal_lm
+        self.vocab_chunk_size: int | None = None
         silence_dropout(causal_lm)
         refuse_other_heads(self)
         self.shares_prompts = attends_everywhere(causal_lm.config) and _sharing_agrees(self)
@@ -67,12 +70,28 @@ class PolicyModel(nn.Module):
 
     def forward(self, batch: ForwardInput, temperature: float, with_entropy: bool) -> TokenScores:
         """Scores of the batch's trained tokens, as the engine gives them: softmax of logits / temperature."""
-        logits = self.causal_lm.get_output_embeddings()(self.hidden(batch)[batch.source])
+        states, head = self.hidden(batch)[batch.source], self.causal_lm.get_output_embeddings()
+        if self.vocab_chunk_size is not None:
+            logprobs, entropy = chunked_scores(states, head.weight, batch.target, temperature, self.vocab_chunk_size)
+            return TokenScores(logprobs, entropy if with_entropy else None)
+        logits = head(states)
         scaled = logits if temperature == 1.0 else logits / temperature
         if not with_entropy:
             return TokenScores(-F.cross_entropy(scaled, batch.target, reduction="none"), None)
         table = torch.log_softmax(scaled, dim=-1)
         return TokenScores(-F.nll_loss(table, batch.target, reduction="none"), -(table.exp() * table).sum(dim=-1))
+
+
+def chunk_vocabulary(model: PolicyModel, size: int | None) -> None:
+    """Have the model score tokens from chunks of the vocabulary.
+
+    Raises:
+        PolicyError: its head is more than a matrix.
+    """
+    head = model.causal_lm.get_output_embeddings()
+    if size is not None and (not isinstance(head, nn.Linear) or head.bias is not None):
+        raise PolicyError("the model's head is more than a matrix and cannot be cut into chunks. Leave --vocab-chunk-size out.")
+    model.vocab_chunk_size = size
 
 
 def load_model(folder: Path, *, device: str, gradient_checkpointing: bool) -> PolicyModel:

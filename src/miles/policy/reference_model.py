@@ -7,7 +7,7 @@ import torch
 
 from miles.config.commands import AnyConfig
 from miles.errors import PolicyError
-from miles.policy.model import PolicyModel, load_model
+from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.ranks import ProcessRanks, Ranks
 from miles.policy.sharding import shard_model
 
@@ -46,6 +46,7 @@ def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Refe
             f"the reference model in {folder} has a vocabulary of {model.vocab_size} tokens, the policy one of "
             f"{policy.vocab_size}: their log-probs are of different tokens. Give --ref-load a model with the policy's tokenizer."
         )
+    chunk_vocabulary(model, config.optimizer.vocab_chunk_size)
     if isinstance(ranks, ProcessRanks):
         shard_model(model, ranks.mesh)
     return ReferenceModel(model, options.ref_update_interval)

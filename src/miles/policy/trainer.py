@@ -20,7 +20,7 @@ from miles.policy.collate import ForwardInput
 from miles.policy.estimate import AdvantageSpec, token_advantages
 from miles.policy.loss_spec import LossSpec
 from miles.policy.losses import TokenColumns, interpolated_old, normaliser, token_losses, token_weights
-from miles.policy.model import PolicyModel, load_model
+from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.optimizer import build_optimizer, build_schedule
 from miles.policy.packing import Limits
 from miles.policy.ranks import OneRank, ProcessRanks, Ranks
@@ -74,6 +74,7 @@ class Trainer:
         self.model = model or load_model(
             options.hf_checkpoint, device=derived.device, gradient_checkpointing=options.gradient_checkpointing
         )
+        chunk_vocabulary(self.model, config.optimizer.vocab_chunk_size)
         self.reference: ReferenceModel | None = load_reference(config, self.model, self.ranks)
         if isinstance(ranks, ProcessRanks):
             shard_model(self.model, ranks.mesh)

@@ -33,3 +33,10 @@ class OptimizerOptions(OptionSet):
         ge=1,
         alternative="micro_batch_size",
     )
+    vocab_chunk_size: int | None = option(
+        None,
+        "Tokens of the vocabulary whose logits exist at once; by default all. Less memory for long answers, somewhat more time.",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+    )
