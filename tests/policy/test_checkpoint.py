@@ -54,6 +54,18 @@ def test_a_resumed_trainer_goes_on_bit_for_bit(tmp_path, family):
     assert resumed.num_optimizer_steps == whole.num_optimizer_steps == 3
 
 
+@pytest.mark.parametrize("style", ["constant", "linear", "cosine"])
+def test_a_changed_option_counts_from_the_resume_on(tmp_path, style):
+    built = trainer(lr_decay_style=style)
+    built.train_on(ROLLOUTS[0], 0)
+    save_checkpoint(built, tmp_path / "kept", PRESET)
+    changed = trainer(lr_decay_style=style, lr=built.schedule.base_lrs[0] / 2, weight_decay=0.3)
+    load_checkpoint(changed, tmp_path / "kept")
+    assert changed.learning_rate == pytest.approx(built.learning_rate / 2)
+    assert changed.optimizer.param_groups[0]["weight_decay"] == 0.3
+    assert changed.schedule.get_last_lr() == [changed.learning_rate]
+
+
 def test_the_hf_folder_is_one(saved):
     built, folder = saved
     loaded = AutoModelForCausalLM.from_pretrained(folder / "hf", dtype=torch.float32)

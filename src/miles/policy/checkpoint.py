@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from miles.errors import CheckpointError
 from miles.policy.export import write_weights
@@ -70,12 +71,10 @@ def copy_companions(source: Path, target: Path) -> None:
 
 def trainer_state(trainer: Trainer) -> dict[str, Any]:
     """Everything that is the same on all ranks and no tensor."""
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in trainer.optimizer.param_groups]
     return {
         "format": FORMAT,
         "num_optimizer_steps": trainer.num_optimizer_steps,
-        "groups": groups,
-        "schedule": trainer.schedule.state_dict(),
+        "schedule_steps": trainer.schedule.last_epoch,
     }
 
 
@@ -91,10 +90,19 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     state = read_state(folder)
     tensors = read_tensors(trainer, folder / TENSORS)
     put_back(trainer, tensors)
-    for group, saved in zip(trainer.optimizer.param_groups, state["groups"], strict=True):
-        group.update(saved)
-    trainer.schedule.load_state_dict(state["schedule"])
+    stand_at(trainer.schedule, state["schedule_steps"])
     trainer.num_optimizer_steps = state["num_optimizer_steps"]
+
+
+def stand_at(schedule: LRScheduler, num_steps: int) -> None:
+    """Let a schedule be where it is after ``num_steps``; its rates are those of this start's options, which may have changed."""
+    if not isinstance(schedule, LambdaLR):
+        raise CheckpointError(f"a schedule of kind {type(schedule).__name__} cannot be resumed.")
+    schedule.last_epoch, schedule._step_count = num_steps, num_steps + 1
+    rates = [base * factor(num_steps) for base, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
+    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    schedule._last_lr = rates
 
 
 def read_state(folder: Path) -> dict[str, Any]:
