@@ -62,17 +62,23 @@ class BoundOption(core.TyperOption):
         return flags[-1]._replace(earlier=tuple(flags[:-1]))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The option's choices."""
+        """The option's choices, names in the user's code, runs, or checkpoints."""
+        from miles_cli.offers import checkpoints, dotted_paths, run_folders
+
+        if self.option.meta.kind == "dotted":
+            return [Word(*offer) for offer in dotted_paths(incomplete)]
+        by_name = {"run_dir": run_folders, "load": checkpoints}
+        if self.name in by_name:
+            return [Word(*offer) for offer in by_name[self.name](incomplete)]
         return [Word(str(choice)) for choice in self.option.choices]
 
 
 class Word:
-    """A completion without more to say about it, in the form that Typer uses."""
+    """A completion, in the form that Typer uses."""
 
-    help = ""
-
-    def __init__(self, value: str) -> None:
+    def __init__(self, value: str, help: str = "") -> None:
         self.value = value
+        self.help = help
 
 
 def bound_options(command: str) -> list[BoundOption]:

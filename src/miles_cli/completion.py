@@ -1,8 +1,8 @@
 """What Tab offers: commands, the options of the command being typed, choices, presets, and paths by kind.
 
 The shell starts ``miles`` with ``_MILES_COMPLETE`` set: the word under the cursor, then the words before it, one a
-line. The answer is one candidate per line (``value<TAB>help``), or a single directive (``:file`` or ``:folder``) that
-leaves the work to the shell, which knows best how to complete paths.
+line. The answer is one candidate per line (``value<TAB>help``), or a single directive (``:folder``, ``:file``, or
+``:file jsonl`` for files of that kind) that leaves the work to the shell, which knows best how to complete paths.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,9 +31,8 @@ class Typed(NamedTuple):
     place: int = 0  # which of the option's values
 
 
-FILES = Candidate(":file")
-FOLDERS = Candidate(":folder")
-PATHS = {"FILE": FILES, "PATH": FILES, "FOLDER": FOLDERS}  # by metavar
+DIRECTIVES = {"FILE": ":file", "PATH": ":file", "FOLDER": ":folder"}  # by metavar
+SUFFIXES = {"config": ("toml",), "files": ("toml",)}  # by the name of a parameter that is no option of a run
 
 
 def candidates(root: "TyperGroup", words: Sequence[str], current: str) -> list[Candidate]:
@@ -96,22 +95,35 @@ def _offers(typed: Typed, current: str) -> Iterator[Candidate]:
             asked_for = flag in option.opts or current.startswith("--n")  # --no-…: only to those who begin it
             if not option.hidden and again and asked_for:
                 yield Candidate(flag, option.help or "")
+        if typed.command.context_settings.get("ignore_unknown_options"):  # an argument may be a flag: `config explain --lr`
+            yield from _arguments(typed, current)
     else:
         for name, command in getattr(typed.command, "commands", {}).items():
             if not command.hidden:
                 yield Candidate(name, command.get_short_help_str(limit=80))
-        for param in typed.command.get_params(typed.context):
-            if param.param_type_name == "argument":
-                yield from _values(param, typed.context, current, 0)
+        more = getattr(typed.command, "more_words", None)
+        if more is not None:
+            yield from (Candidate(*offer) for offer in more(current))
+        yield from _arguments(typed, current)
+
+
+def _arguments(typed: Typed, current: str) -> Iterator[Candidate]:
+    """What fits the command's arguments, each once."""
+    params = [param for param in typed.command.get_params(typed.context) if param.param_type_name == "argument"]
+    yield from dict.fromkeys(offer for param in params for offer in _values(param, typed.context, current, 0))
 
 
 def _values(param: Any, context: Any, current: str, place: int) -> Iterator[Candidate]:
     metavars = (param.metavar or "").split()
-    if place < len(metavars) and metavars[place] in PATHS:
-        yield PATHS[metavars[place]]
-        return
-    for item in param.shell_complete(context, current):
-        yield Candidate(item.value, item.help or "")
+    directive = DIRECTIVES.get(metavars[place]) if place < len(metavars) else None
+    offers = [Candidate(item.value, item.help or "") for item in param.shell_complete(context, current)]
+    if directive is None or any(offer.value.startswith(current) for offer in offers):
+        yield from offers
+    elif directive == ":file":
+        suffixes = param.option.meta.suffixes if hasattr(param, "option") else SUFFIXES.get(param.name, ())
+        yield Candidate(" ".join((directive, *suffixes)))
+    else:
+        yield Candidate(directive)
 
 
 def _fitting(offers: Iterable[Candidate], current: str) -> Iterator[Candidate]:

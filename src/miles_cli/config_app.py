@@ -17,6 +17,7 @@ from miles_cli.source_options import (
     Preset,
     ValidateFormat,
     command_words,
+    configuration_words,
     option_words,
 )
 
@@ -124,8 +125,10 @@ def search(words: Annotated[list[str], typer.Argument(metavar="WORDS")]) -> None
 
 @config_app.command("diff", cls=PlainCommand)
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A file, a preset or a run folder.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="A file, a preset or a run folder.", autocompletion=configuration_words)
+    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=configuration_words)],
     command: Annotated[
         str | None,
         typer.Option(

@@ -29,7 +29,9 @@ def print_help(command: Any, ctx: Any, *, everything: bool = False, console: "Co
 
     console = console or Console(highlight=False)
     below = [(name, child) for name, child in getattr(command, "commands", {}).items() if not child.hidden]
-    usage = f"{ctx.command_path} [OPTIONS]{' COMMAND …' if below else ''}"
+    params = command.get_params(ctx)
+    arguments = [param for param in params if param.param_type_name == "argument"]
+    usage = " ".join([ctx.command_path, "[OPTIONS]", *map(_usage, arguments), *(["COMMAND …"] if below else [])])
     console.print(Text.assemble(("Usage: ", "yellow"), (usage, "bold")))
     console.print()
     for paragraph in (command.help or "").split("\n\n"):
@@ -38,7 +40,9 @@ def print_help(command: Any, ctx: Any, *, everything: bool = False, console: "Co
     if below:
         names = [(Text(name, style="bold cyan"), Text(child.get_short_help_str(limit=200))) for name, child in below]
         _print_panel(console, "Commands", names, max(len(name) for name, _ in below))
-    shown = [p for p in command.get_params(ctx) if p.param_type_name == "option" and not p.hidden]
+    if told := [(Text(_usage(param), style="bold cyan"), Text(param.help)) for param in arguments if param.help]:
+        _print_panel(console, "Arguments", told, max(len(name) for name, _ in told))
+    shown = [p for p in params if p.param_type_name == "option" and not p.hidden]
     usual = [p for p in shown if everything or getattr(p, "usual", True)]
     panels: dict[str, list[Any]] = {}
     for param in usual:
@@ -48,6 +52,12 @@ def print_help(command: Any, ctx: Any, *, everything: bool = False, console: "Co
         _print_panel(console, name, [_cells(param) for param in panels[name]], width)
     if rest := len(shown) - len(usual):
         console.print(Text(f"{rest} more options: {ctx.command_path} --help-all", style="bold"))
+
+
+def _usage(argument: Any) -> str:
+    """``KEY``, ``[COMMAND]``, ``FILE…``."""
+    word = f"{argument.metavar}{'…' if argument.nargs == -1 else ''}"
+    return word if argument.required else f"[{word}]"
 
 
 def _print_panel(console: "Console", name: str, rows: Sequence[tuple["Text", "Text"]], width: int) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -95,6 +95,12 @@ class ShowGroup(CommandGroup):
         if args[0] in self.commands or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
         return self.folder_command, self.commands[self.folder_command], args
+
+    def more_words(self, incomplete: str) -> "Iterator[tuple[str, str]]":
+        """Run folders, which Tab offers beside the commands."""
+        from miles_cli.offers import run_folders
+
+        return run_folders(incomplete)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Split the words."""

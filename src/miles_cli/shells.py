@@ -17,17 +17,22 @@ _miles_complete() {
     local typed="$${COMP_LINE:0:COMP_POINT}"
     local current="$${typed##*[[:space:]]}"
     local cut="$${current%"$$2"}"  # what bash holds for earlier words
-    [[ "$$2" == "=" ]] && cut="$$current"
+    [[ "$$2" == [=:] ]] && cut="$$current"
     read -r -a words <<<"$${typed%"$$current"}"
     printf -v request '%s\\n' "$$current" "$${words[@]:1}"
     mapfile -t answer < <($variable="$$request" "$$1" 2>/dev/null)
     case "$${answer[0]}" in
-        :file) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$${current#"$$cut"}") ;;
+        :file*) compopt -o filenames 2>/dev/null
+               local suffix path="$${current#"$$cut"}" suffixes="$${answer[0]#:file}"
+               mapfile -t COMPREPLY < <(
+                   [[ -z "$$suffixes" ]] && compgen -f -- "$$path" || compgen -d -- "$$path"
+                   for suffix in $$suffixes; do compgen -f -X "!*.$$suffix" -- "$$path"; done) ;;
         :folder) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$${current#"$$cut"}") ;;
         *) for line in "$${answer[@]}"; do
                value="$${line%%$$'\\t'*}"
                [[ -n "$$value" ]] && COMPREPLY+=("$${value#"$$cut"}")
-           done ;;
+           done
+           [[ "$${COMPREPLY[*]}" == *[:/.] ]] && compopt -o nospace 2>/dev/null ;;
     esac
 }
 complete -F _miles_complete miles
@@ -37,18 +42,24 @@ ZSH = Template("""\
 #compdef miles
 # miles: completion for zsh
 _miles() {
-    local -a answer described request
+    local -a answer described unfinished request suffixes
     local line
     request=("$${words[CURRENT]}" "$${(@)words[2,CURRENT-1]}")
     answer=("$${(@f)$$($variable="$${(F)request}" $${words[1]} 2>/dev/null)}")
     case "$${answer[1]}" in
-        :file) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='; _files; return ;;
+        :file*) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='
+            suffixes=($${=$${answer[1]#:file}})
+            (( $$#suffixes )) && _files -g "*.$${(j: *.:)suffixes}" || _files
+            return ;;
         :folder) [[ "$${words[CURRENT]}" == --*=* ]] && compset -P '*='; _path_files -/; return ;;
     esac
     for line in "$${answer[@]}"; do
-        [[ -n "$$line" ]] && described+=("$${$${line//:/\\\\:}/$$'\\t'/:}")
+        [[ -z "$$line" ]] && continue
+        if [[ "$${line%%$$'\\t'*}" == *[:/.] ]]; then unfinished+=("$${$${line//:/\\\\:}/$$'\\t'/:}")
+        else described+=("$${$${line//:/\\\\:}/$$'\\t'/:}"); fi
     done
     (( $$#described )) && _describe -V 'miles' described
+    (( $$#unfinished )) && _describe -V 'miles' unfinished -S ''
 }
 (( $$+functions[compdef] )) || { autoload -Uz compinit && compinit }
 compdef _miles miles
@@ -64,8 +75,11 @@ function __miles_complete
     set -l cut (string match -r -- '^--[^=]*=' "$$current"; or echo)
     set -l path (string replace -r -- '^--[^=]*=' '' "$$current")
     switch "$$answer[1]"
-        case ':file'
-            printf '%s\\n' $$cut(__fish_complete_path "$$path")
+        case ':file*'
+            set -l found (__fish_complete_path "$$path")
+            set -l suffixes (string split -n ' ' -- (string replace ':file' '' -- "$$answer[1]") | string join '|')
+            test -n "$$suffixes"; and set found (string match -re "(/|\\.($$suffixes))(\\t|\\$$)" -- $$found)
+            printf '%s\\n' $$cut$$found
         case ':folder'
             printf '%s\\n' $$cut(__fish_complete_directories "$$path" '')
         case '*'

@@ -18,11 +18,18 @@ def _format_words() -> list[tuple[str, str]]:
     return [(word, "") for word in FORMATS]
 
 
-def option_words() -> list[tuple[str, str]]:
-    """Every option by its file key, for completion."""
-    from miles.config.registry import all_options
+def option_words(incomplete: str) -> list[tuple[str, str]]:
+    """Every option in the spelling that was begun, for completion."""
+    from miles_cli.offers import option_keys
 
-    return [(option.name, option.help) for option in all_options()]
+    return list(option_keys(incomplete))
+
+
+def configuration_words(incomplete: str) -> list[tuple[str, str]]:
+    """Presets, run folders and files, for completion."""
+    from miles_cli.offers import configurations
+
+    return list(configurations(incomplete))
 
 
 def command_words() -> list[tuple[str, str]]:

@@ -1,5 +1,8 @@
 """What Tab offers, as a function of the words before the cursor."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,11 +68,19 @@ def test_choices_are_offered_after_the_flag_and_after_an_equals_sign(option) -> 
         ("config show", "", ["train", "train-async"]),
         ("train --preset", "", list(preset_names())),
         ("train", "--preset=", [f"--preset={name}" for name in preset_names()]),
-        ("train --config", "", [":file"]),
+        ("train --config", "", [":file toml"]),
+        ("train --prompt-data", "", [":file jsonl"]),
+        ("config validate", "", [":file toml"]),
+        ("config explain", "lr", ["lr", "lr_decay_style", "lr_warmup_iters"]),
+        ("config explain", "--lr-", ["--lr-decay-style", "--lr-warmup-iters"]),
+        ("config explain", "MILES_LR_", ["MILES_LR_DECAY_STYLE", "MILES_LR_WARMUP_ITERS"]),
+        ("config schema", "", ["train", "train-async"]),
+        ("config diff", "rev", ["reverse"]),
+        ("config validate --format", "", ["plain", "json", "github"]),
         ("train --hf-checkpoint", "x", [":folder"]),
         ("train", "--hf-checkpoint=x", [":folder"]),
         ("train --eval-prompt-data", "", []),
-        ("train --eval-prompt-data name", "", [":file"]),
+        ("train --eval-prompt-data name", "", [":file jsonl"]),
         ("train --eval-prompt-data name file", "--n-samples-per-e", ["--n-samples-per-eval-prompt"]),
         ("train --lr", "", []),
         ("train --lr 1", "--lr", ["--lr-decay-style", "--lr-warmup-iters"]),
@@ -81,3 +92,54 @@ def test_choices_are_offered_after_the_flag_and_after_an_equals_sign(option) -> 
 )
 def test_cases(line: str, current: str, expected: list[str]) -> None:
     assert tab(line, current) == expected
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A folder with two runs, one of them with checkpoints, and some code."""
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name / "checkpoints" / "rollout-000009").mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text("{}")
+    (tmp_path / "runs" / "two" / "checkpoints" / "rollout-000019").mkdir()
+    (tmp_path / "runs" / "no-run").mkdir()
+    os.utime(tmp_path / "runs" / "one", (1, 1))
+    (tmp_path / "my_code.py").write_text('"""Mine."""\nraise SystemExit("imported")\n')
+    (tmp_path / "rewards").mkdir()
+    text = 'def exact(sample, prompt):\n    """Equal."""\n\nasync def near(s, p): ...\nclass Big: ...\ndef _own(): ...\n'
+    (tmp_path / "rewards" / "maths.py").write_text(text)
+    (tmp_path / "a.toml").touch()
+    (tmp_path / ".hidden.toml").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "current", "expected"),
+    [
+        ("config show", "runs/", ["runs/two", "runs/one"]),
+        ("config show", "", ["train", "train-async", "runs/two", "runs/one"]),
+        ("train --run-dir", "", ["runs/two", "runs/one"]),
+        ("train --run-dir", "elsewhere", [":folder"]),
+        ("train", "--run-dir=runs/o", ["--run-dir=runs/one"]),
+        (
+            "train --load",
+            "runs/t",
+            ["runs/two/checkpoints/rollout-000019", "runs/two/checkpoints/rollout-000009"],
+        ),
+        ("config diff a.toml", "", [*preset_names(), "runs/two", "runs/one", "a.toml", "rewards/", "runs/"]),
+        ("config diff", ".h", [".hidden.toml"]),
+        ("config diff", "rewards/", []),
+        ("train --custom-rm-path", "", ["my_code:", "rewards."]),
+        ("train --custom-rm-path", "rewards.m", ["rewards.maths:"]),
+        ("train --custom-rm-path", "rewards.maths:", ["rewards.maths:exact", "rewards.maths:near", "rewards.maths:Big"]),
+        ("train --custom-rm-path", "rewards.maths:n", ["rewards.maths:near"]),
+        ("train --custom-rm-path", "gone:", []),
+        ("train --custom-rm-path", "gone.", []),
+    ],
+)
+def test_what_lies_about_is_offered(work, line: str, current: str, expected: list[str]) -> None:
+    assert tab(line, current) == expected
+
+
+def test_code_in_the_middle_of_being_written_offers_nothing(work) -> None:
+    Path("my_code.py").write_text("def (")
+    assert tab("train --custom-rm-path", "my_code:") == []

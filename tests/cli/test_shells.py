@@ -12,7 +12,7 @@ import pytest
 from miles_cli.completion import VARIABLE
 from miles_cli.shells import SCRIPTS, install, script_of
 
-pytestmark = [pytest.mark.cli, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.cli, pytest.mark.timeout(120)]
 BIN = Path(sys.executable).parent
 CASES = [
     ("miles train-async --fu", "miles train-async --fully-async"),
@@ -23,6 +23,13 @@ CASES = [
     ("miles train --config on", "miles train --config only.toml"),
     ("miles train --run-dir=fo", "miles train --run-dir=folder/"),
     ("miles train --run-dir on", "miles train --run-dir on"),
+    ("miles train --prompt-data da", "miles train --prompt-data data.jsonl"),
+    ("miles config explain --lr-d", "miles config explain --lr-decay-style"),
+    ("miles config explain MILES_LR_D", "miles config explain MILES_LR_DECAY_STYLE"),
+    ("miles config show run", "miles config show runs/one"),
+    ("miles train --custom-rm-path mi", "miles train --custom-rm-path mine:"),
+    ("miles train --custom-rm-path mine:ex", "miles train --custom-rm-path mine:exact"),
+    ("miles train --custom-rm-path=mine:ex", "miles train --custom-rm-path=mine:exact"),
 ]
 
 
@@ -33,11 +40,15 @@ def needs(shell: str) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and a folder with one file and one folder."""
+    """An empty home, and a folder with files, a folder, a run and some code."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     (work / "folder").mkdir(parents=True)
-    (work / "only.toml").touch()
+    for name in ("only.toml", "only.txt", "data.jsonl", "data.txt"):
+        (work / name).touch()
+    (work / "runs" / "one").mkdir(parents=True)
+    (work / "runs" / "one" / "config.json").touch()
+    (work / "mine.py").write_text("def exact(): ...\ndef other(): ...\n")
     monkeypatch.chdir(work)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):
         monkeypatch.delenv(name, raising=False)

@@ -38,6 +38,23 @@ def test_a_secret_is_in_no_form(bench):
     assert "s3cr3t" not in repr(found.rows) + repr(found.problems)
 
 
+@pytest.mark.parametrize(
+    ("flags", "files"),
+    [
+        ({"wandb_kye": "s3cr3t"}, []),
+        ({"wandb_api_password": "s3cr3t"}, []),
+        ({}, ['wandb_kee = "s3cr3t"']),
+        ({}, ['wandb_key = "s3cr3t']),
+        ({}, ['wandb_key = { a = "s3cr3t" }']),
+        ({}, ['wandb_key = ["s3cr3t"]']),
+    ],
+)
+def test_a_mistake_with_a_secret_does_not_show_it(bench, flags, files):
+    found = bench.examine("train", flags, files=files)
+    assert found.problems
+    assert "s3cr3t" not in repr(found.problems) + repr(found.rows)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path):
     assert not is_run_folder(tmp_path)
     with pytest.raises(ConfigError, match="is no run folder"):

@@ -16,7 +16,7 @@ from typing import Any
 from miles.config.commands import COMMANDS
 from miles.config.old_names import old_name_words
 from miles.config.options.base import OptionSet
-from miles.config.reading import shown, written
+from miles.config.reading import MASK, shown, shown_unknown
 from miles.config.registry import SECTIONS, Option, find_option, nearest_option, option_name, selector_of, variants_of
 from miles.config.sources import Given, Origin, OriginKind
 from miles.config.toml_lines import lines_of_keys
@@ -56,7 +56,7 @@ class _Reader:
 
     def refuse(self, path: tuple[str, ...], value: Any, why: str, remedy: str) -> None:
         known = find_option(path[-1])
-        text = "" if isinstance(value, Mapping) else shown(known, value) if known else written(value)
+        text = "" if isinstance(value, Mapping) else shown(known, value) if known else shown_unknown(path[-1], value)
         self.problems.append(Problem(path[-1], text, self.origin(path).text, why, remedy))
 
     def walk(self, content: Mapping[str, Any], path: tuple[str, ...] = ()) -> None:
@@ -122,8 +122,13 @@ def _syntax_problem(text: str, about: str, label: str, message: str) -> Problem:
         line = max((number for number, content in enumerate(lines, 1) if content.strip()), default=1)
         column = len(lines[line - 1]) + 1
     what = _PLACE.sub("", message).strip().lower()
-    caret = f"\n    {lines[line - 1]}\n    {' ' * (column - 1)}^"
-    return Problem(about, label, f"{label}:{line}", f"is not TOML: {what}", f"Correct line {line}:{caret}")
+    shown_line = f"\n    {lines[line - 1]}\n    {' ' * (column - 1)}^" if not _holds_secret(lines[line - 1]) else f" {MASK}"
+    return Problem(about, label, f"{label}:{line}", f"is not TOML: {what}", f"Correct line {line}:{shown_line}")
+
+
+def _holds_secret(line: str) -> bool:
+    option = find_option(line.partition("=")[0].strip())
+    return option is not None and option.meta.secret
 
 
 def home_table(option: Option) -> str:

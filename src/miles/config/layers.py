@@ -13,7 +13,7 @@ from miles.config.environment import read_environment
 from miles.config.files import TomlFile, read_toml, unknown_words
 from miles.config.options.base import OptionSet
 from miles.config.presets import preset_file, preset_names
-from miles.config.reading import UnreadableError, read_value, shown, written
+from miles.config.reading import UnreadableError, read_value, shown, shown_unknown
 from miles.config.registry import SECTIONS, find_option, option_table, selector_of, variants_of
 from miles.config.sources import FileSource, FlagValue, Given, Origin, OriginKind, Sources
 from miles.errors import ConfigError, Problem
@@ -135,7 +135,7 @@ def _read_flags(command: str, sources: Sources) -> tuple[Chain, list[Problem]]:
     for name, flag in sources.flags.items():
         option = find_option(name)
         if option is None:
-            value = "" if isinstance(flag.value, bool) else written(flag.value)
+            value = "" if isinstance(flag.value, bool) else shown_unknown(flag.text, flag.value)
             problems.append(Problem(flag.text, value, "", *unknown_words(flag.text, command)))
         else:
             given += [_given_by_flag(option.name, one, sources.cwd) for one in (*flag.earlier, flag)]

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from miles.config.registry import Option
+from miles.config.registry import Option, find_option, nearest_option, option_name
 
 UNSET = "none"
 MASK = "…"
 LARGEST_WHOLE = 2**63 - 1
+_SECRET_WORDS = {"secret", "password", "credential", "credentials", "apikey"}
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 
@@ -67,6 +68,13 @@ def short_exponent(text: str) -> str:
 def shown(option: Option, value: Any) -> str:
     """A value of an option as text for the user's eyes; secrets are masked."""
     return MASK if option.meta.secret and value is not None else written(value)
+
+
+def shown_unknown(name: str, value: Any) -> str:
+    """The value of a name that no option has; masked where it looks like the name of a secret, mistyped."""
+    near = find_option(name) or nearest_option(name)
+    looks_secret = (near is not None and near.meta.secret) or bool(_SECRET_WORDS & set(option_name(name).split("_")))
+    return MASK if looks_secret else written(value)
 
 
 def shown_given(option: Option, raw: Any, folder: Path) -> str:

@@ -36,6 +36,7 @@ class OptionMeta:
     not_yet: the sentence that refuses any value but the default.
     not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
     kind: what completion and checks take the value for (``file``, ``folder``, ``dotted``, ``pairs``).
+    suffixes: how the names of files that completion offers end.
     """
 
     panel: str
@@ -46,6 +47,7 @@ class OptionMeta:
     not_yet: str = ""
     not_yet_values: Sequence[Any] = ()
     kind: str = ""
+    suffixes: Sequence[str] = ()
     metavar: str = ""
     secret: bool = False
     alternative: str = ""

@@ -14,7 +14,7 @@ class DataOptions(OptionSet):
     derives the side that is not given.
     """
 
-    prompt_data: Path = option(..., "JSONL file with one prompt per line.", panel=PANEL, kind="file")
+    prompt_data: Path = option(..., "JSONL file with one prompt per line.", panel=PANEL, kind="file", suffixes=["jsonl"])
     input_key: str = option("prompt", "Key of the prompt in a line: a string, or a list of chat messages.", panel=PANEL)
     label_key: str | None = option("label", "Key of what the reward needs to judge an answer.", panel=PANEL)
     metadata_key: str | None = option(

@@ -17,6 +17,7 @@ class EvalOptions(OptionSet):
         panel=PANEL,
         kind="pairs",
         metavar="NAME PATH",
+        suffixes=["jsonl"],
         on_resume="safe",
     )
     eval_interval: int | None = option(
