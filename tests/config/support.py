@@ -125,7 +125,7 @@ def good_values(option):
 
 
 def _at_least_one(option):
-    return ("ge", 1) in option.bounds
+    return bool({("ge", 1), ("gt", 1)} & set(option.bounds))
 
 
 def owned_names(variant):
