@@ -3,7 +3,7 @@
 import pytest
 
 from miles.config import presets
-from miles.config.presets import preset_description, preset_names
+from miles.config.presets import preset_description, preset_names, preset_needs
 from miles.config.resolve import examine
 
 pytestmark = pytest.mark.unit
@@ -116,7 +116,23 @@ def test_presets_are_listed_with_what_they_do(tmp_path, monkeypatch):
     assert preset_description("quiet") == ""
 
 
-@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_says_how_to_come_by_what_it_needs(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+    (tmp_path / "mine").mkdir()
+    needs = '[needs]\nhf_checkpoint = "the model M (`get M`)"\n'
+    (tmp_path / "mine" / "preset.toml").write_text(f'num_rollout = 1\nrm_type = "exact"\n{needs}')
+    model, prompts = bench.examine("train", {"device": "cpu"}, bare=True, preset="mine").problems
+    assert (model.option, model.remedy) == (
+        "hf_checkpoint",
+        "Preset mine needs the model M (`get M`); pass --hf-checkpoint FOLDER",
+    )
+    assert prompts.remedy.startswith("Pass --prompt-data FILE")
+    assert preset_needs("no such preset") == {}
+    in_a_file = [problem.option for problem in bench.examine("train", files=[needs]).problems]
+    assert in_a_file == ["needs"]
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if not preset_needs(name)])
 @pytest.mark.parametrize(("command", "flags"), [("train", {}), ("train-async", {}), ("train-async", {"fully_async": True})])
 def test_every_preset_serves_every_schedule(bench, name, command, flags):
     assert not bench.examine(command, flags, bare=True, preset=name).problems

@@ -217,5 +217,5 @@ async def test_a_function_that_cannot_be_loaded_in_the_process_fails_the_sample(
 
 
 def test_a_run_without_a_reward_is_refused() -> None:
-    with pytest.raises(ConfigError, match="Pass --rm-type exact"):
+    with pytest.raises(ConfigError, match="Pass --rm-type, or your own"):
         build_rewards(RewardOptions())

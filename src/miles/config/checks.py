@@ -194,9 +194,9 @@ def eval_names(view: View) -> Iterator[Problem]:
             yield view.problem("eval_prompt_data", why, "Give it a name without `/`, and not weight_version")
 
 
-def exact_label(view: View) -> Iterator[Problem]:
-    """The built-in reward compares with a label."""
-    if view["rm_type"] == "exact" and view["label_key"] is None:
+def needed_label(view: View) -> Iterator[Problem]:
+    """The built-in rewards compare with a label."""
+    if view["rm_type"] is not None and view["label_key"] is None:
         yield view.problem("label_key", f"is needed by {view.named('rm_type')}", "Pass --label-key KEY")
 
 
@@ -210,7 +210,7 @@ CHECKS = (
     Check(untruncated("rollout_top_p", 1), ("off_policy_correction", "rollout_top_p")),
     Check(untruncated("rollout_top_k", -1), ("off_policy_correction", "rollout_top_k")),
     Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
-    Check(exact_label, ("rm_type", "label_key")),
+    Check(needed_label, ("rm_type", "label_key")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
     Check(clip_band, ("tis_clip", "tis_clip_low")),
     Check(learning_rates, ("lr", "min_lr", "lr_decay_style")),

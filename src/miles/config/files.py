@@ -22,6 +22,7 @@ from miles.config.sources import Given, Origin, OriginKind
 from miles.config.toml_lines import lines_of_keys
 from miles.errors import ConfigError, Problem
 
+ABOUT_PRESETS = (("description",), ("needs",))  # about a preset, for the user to read
 _PLACE = re.compile(r"\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
@@ -62,6 +63,8 @@ class _Reader:
     def walk(self, content: Mapping[str, Any], path: tuple[str, ...] = ()) -> None:
         given: dict[str, Given] = {}
         for key, value in content.items():
+            if (*path, key) in ABOUT_PRESETS and self.kind is OriginKind.PRESET:
+                continue
             if isinstance(value, Mapping) and _is_table((*path, key)):
                 self.walk(value, (*path, key))
             elif self._knows((*path, key), value):
@@ -75,8 +78,6 @@ class _Reader:
 
     def _knows(self, path: tuple[str, ...], value: Any) -> bool:
         option = find_option(path[-1])
-        if path == ("description",) and self.kind is OriginKind.PRESET:
-            return False
         if option is None or (isinstance(value, Mapping) and not option.shape.pairs):
             self.refuse(path, value, *_unknown_words(path, value))
             return False

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from miles.config.layers import Chain, Layers
 from miles.config.options.base import OptionSet
+from miles.config.presets import preset_needs
 from miles.config.reading import UnreadableError, read_value, shown, shown_given
 from miles.config.registry import REQUIRED, SECTIONS, option_table
 from miles.config.sources import OriginKind
@@ -76,19 +77,23 @@ def build_sections(view: View) -> tuple[dict[str, OptionSet], list[Problem]]:
     return sections, problems
 
 
-def missing_problems(view: View) -> list[Problem]:
-    """Options that a run cannot start without and nobody gave."""
+def missing_problems(view: View, preset: str | None = None) -> list[Problem]:
+    """Options that a run cannot start without and nobody gave; a preset says how to come by what it does not bring."""
+    needs = preset_needs(preset)
     return [
-        Problem(name, "", "", "is missing", f"Pass {_usage(name)}, set {name} in a --config file, or take a --preset")
+        Problem(name, "", "", "is missing", _how_to_get(name, preset, needs.get(name)))
         for option_set in view.variants.values()
         for name, info in option_set.model_fields.items()
         if info.is_required() and name not in view
     ]
 
 
-def _usage(name: str) -> str:
+def _how_to_get(name: str, preset: str | None, need: str | None) -> str:
     option = option_table()[name]
-    return f"{option.flag} {option.metavar}"
+    usage = f"{option.flag} {option.metavar}"
+    if need:
+        return f"Preset {preset} needs {need}; pass {usage}"
+    return f"Pass {usage}, set {name} in a --config file, or take a --preset"
 
 
 def _refused_value(view: View, name: str, option_set: type[OptionSet], entry: Mapping[str, Any]) -> Problem:

@@ -1,6 +1,7 @@
 """The recipes that come with miles: folders with a ``preset.toml`` and whatever it points to."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 PRESETS = Path(__file__).parent.parent / "presets"
@@ -21,3 +22,11 @@ def preset_description(name: str) -> str:
     """One line on what a preset does; empty where it says nothing."""
     with preset_file(name).open("rb") as file:
         return str(tomllib.load(file).get("description", ""))
+
+
+def preset_needs(name: str | None) -> Mapping[str, str]:
+    """Option → how to come by what a preset cannot bring (a model, its data); empty where it brings everything."""
+    if name not in preset_names():
+        return {}
+    with preset_file(str(name)).open("rb") as file:
+        return {option: str(text) for option, text in tomllib.load(file).get("needs", {}).items()}

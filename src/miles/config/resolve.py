@@ -47,7 +47,7 @@ def examine(command: str, sources: Sources, *, paths_too: bool = True) -> Examin
     named = {problem.option for problem in problems}
     facts = None
     if not layers.incomplete:
-        problems += [problem for problem in missing_problems(merged.view) if problem.option not in named]
+        problems += [problem for problem in missing_problems(merged.view, sources.preset) if problem.option not in named]
         problems, facts = _check(merged, problems, sources, paths_too=paths_too)
 
     config: AnyConfig | None = None

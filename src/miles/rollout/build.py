@@ -19,6 +19,7 @@ from miles.errors import ConfigError, Problem
 from miles.rollout.contracts import RolloutFn, RolloutFnInput
 from miles.rollout.generate import GenerateFn, GenerateSettings, SingleTurnGroupGenerator
 from miles.rollout.ledger import Ledger
+from miles.rollout.number_reward import NumberReward
 from miles.rollout.prompts import PromptFormat, PromptSource, Tokenizer
 from miles.rollout.reward_workers import RewardWorkers
 from miles.rollout.rewards import AsyncJudge, CustomReward, ExactReward, Rewards, is_async
@@ -144,10 +145,10 @@ def build_rewards(options: RewardOptions) -> Rewards:
     """
     path = options.custom_rm_path
     if path is None and options.rm_type is None:
-        why, remedy = "no reward is given", "Pass --rm-type exact, or your own function with --custom-rm-path"
+        why, remedy = "no reward is given", "Pass --rm-type, or your own function with --custom-rm-path"
         raise ConfigError([Problem("rm_type", "", "", why, remedy)])
     if path is None:
-        return ExactReward()
+        return NumberReward() if options.rm_type == "number" else ExactReward()
     function, seconds = load_dotted(path, "custom_rm_path", kind="reward"), options.reward_timeout_seconds
     judge = AsyncJudge(function, seconds) if is_async(function) else RewardWorkers(path, options.reward_num_workers, seconds)
     return CustomReward(judge, reward_key=options.reward_key, per_group=options.group_rm)

@@ -1,7 +1,7 @@
-"""The built-in reward ``number``: 1.0 iff the answer ended by itself and its final number is the label's.
+r"""The built-in reward ``number``: 1.0 iff the answer ended by itself and its final number is the label's.
 
-The final number is the one in the last ``\\boxed{…}``, else the one after the last ``####``, else the last in the text.
-Numbers are compared as fractions, so that ``1,200``, ``1200.0`` and ``\\boxed{1200}`` are the same, and ``1/2`` is ``0.5``.
+The final number is the one in the last ``\boxed{…}``, else the one after the last ``####``, else the last in the text.
+Numbers are compared as fractions, so that ``1,200``, ``1200.0`` and ``\boxed{1200}`` are the same, and ``1/2`` is ``0.5``.
 """
 
 import re

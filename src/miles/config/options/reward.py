@@ -11,9 +11,9 @@ CUSTOM = {"custom_rm_path": ["given"]}
 class RewardOptions(OptionSet):
     """The reward: a built-in one, or the user's own function."""
 
-    rm_type: Literal["exact"] | None = option(
+    rm_type: Literal["exact", "number"] | None = option(
         None,
-        "Built-in reward. `exact`: 1 if the finished answer equals the label, else 0.",
+        "Built-in reward: 1 if the finished answer equals the label (`exact`), or its last number the label's (`number`), else 0.",
         panel=PANEL,
         alternative="custom_rm_path",
     )
