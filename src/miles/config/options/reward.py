@@ -13,7 +13,7 @@ class RewardOptions(OptionSet):
 
     rm_type: Literal["exact", "number"] | None = option(
         None,
-        "Built-in reward: 1 if the finished answer equals the label (`exact`), or its last number the label's (`number`), else 0.",
+        "Built-in reward: 1 if a finished answer equals the label (`exact`), or its last number the label's (`number`), else 0.",
         panel=PANEL,
         alternative="custom_rm_path",
     )
