@@ -129,7 +129,9 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("An embedded engine on several devices", f"{SYNC} --rollout-num-gpus-per-engine 2 --engine embedded"),
         Case("Colocated, with GPUs of the engines' own", f"{SYNC} --colocate --rollout-num-gpus 2"),
         Case("More than the cluster has", f"{SYNC} --rollout-num-gpus 40 --ray-address auto", cluster={"CPU": 16.0}),
-        Case("A KL term without a reference model", f"{SYNC} --use-kl-loss --kl-loss-coef 0.01"),
+        Case("A reference model that is not there", f"{SYNC} --use-kl-loss --kl-loss-coef 0.01 --ref-load gone"),
+        Case("A reference model without a KL term", f"{SYNC} --ref-load model"),
+        Case("The weight of a KL term that there is not", f"{SYNC} --kl-loss-coef 0.01"),
     ),
     "Starting again in a run folder": (
         Case("With another learning rate", f"{SYNC} --run-dir runs/one --lr 3e-5 --num-rollout 20 --dry-run"),

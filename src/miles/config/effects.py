@@ -40,7 +40,8 @@ def _without(name: str) -> str:
 def _no_effect(name: str, view: View) -> tuple[str, str]:
     conditions = option_table()[name].meta.counts_when
     state = " and ".join(f"{view.named(other)}" if view[other] else f"{other} is not set" for other in conditions)
-    ways = " or ".join(_way(other, wanted) for other, wanted in conditions.items())
+    first, *others = (_way(other, wanted) for other, wanted in conditions.items())
+    ways = ", or ".join([first, *(way[0].lower() + way[1:] for way in others)])
     return f"has no effect while {state}", f"{ways}, or leave {option_table()[name].flag} out"
 
 
