@@ -30,7 +30,7 @@ def run(arguments: list[str], seed: int, work: Path) -> tuple[float, int | None,
     """Final accuracy, rollouts until 0.95, seconds."""
     folder = Path(tempfile.mkdtemp(dir=work))
     seeds = ["--seed", str(1234 + seed), "--rollout-seed", str(42 + seed)]
-    command = ["miles", *arguments, "--preset", "reverse", "--eval-interval", "10", *seeds, "--run-dir", str(folder / "run")]
+    command = ["miles", *arguments, "--preset", "reverse", "--eval-interval", "25", *seeds, "--run-dir", str(folder / "run")]
     began = time.monotonic()
     subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_SECONDS)
     seconds = time.monotonic() - began

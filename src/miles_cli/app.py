@@ -3,10 +3,12 @@
 miles train, miles train-async    parse ─► resolve ─► print ─► miles.loops.start
 miles config …                    parse ─► examine ─► print          config_app.py
 miles doctor                      look ─► judge ─► print
+miles export                      find the checkpoint ─► check ─► copy
 """
 
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -115,6 +117,20 @@ def doctor(
     from miles_cli.doctor import doctor as print_findings
 
     raise typer.Exit(print_findings(run_dir, ray_address, as_json=as_json))
+
+
+@app.command("export", cls=PlainCommand, short_help="The weights of a run as an HF folder.")
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not be there yet.")],
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", help="After so many rollouts; by default the newest checkpoint.")
+    ] = None,
+) -> None:
+    """Write the weights of a run's checkpoint as an HF folder that transformers, SGLang and `--hf-checkpoint` take."""
+    from miles_cli.exporting import export_command
+
+    export_command(run, out, step)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,66 @@
+"""An HF folder out of a run: the weights of one checkpoint, whole and unharmed, for transformers, SGLang or another run."""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+from miles.config.changes import flat
+from miles.errors import CheckpointError
+from miles.policy.checkpoint import HF, damage_of
+from miles.policy.folders import written_aside
+from miles.tracking.run_folder import RunFolder
+
+
+def export_run(run: Path, out: Path, step: int | None = None) -> Path:
+    """Copy the weights of a run's checkpoint to ``out``, which appears whole; returns the checkpoint.
+
+    Args:
+        run: the run folder.
+        out: a folder that is not there yet.
+        step: rollouts trained; by default those of the newest checkpoint.
+
+    Raises:
+        CheckpointError: there is no such run or checkpoint, it is damaged, or ``out`` cannot be written.
+    """
+    if out.exists():
+        raise CheckpointError(f"{out} is there already. Give a folder that is not, or remove it.")
+    checkpoint = find_checkpoint(run, step)
+    if damage := damage_of(checkpoint):
+        raise CheckpointError(damage)
+    try:
+        with written_aside(out.absolute(), durable=True) as aside:
+            shutil.copytree(checkpoint / HF, aside, dirs_exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{out} could not be written: {error}. Free disk space or give another folder.") from error
+    return checkpoint
+
+
+def find_checkpoint(run: Path, step: int | None) -> Path:
+    """The checkpoint after ``step`` rollouts, or the newest.
+
+    Raises:
+        CheckpointError: there is none; with those that there are.
+    """
+    folder = RunFolder(run.absolute(), checkpoints_of(run))
+    checkpoint = folder.latest() if step is None else folder.checkpoint_for(step - 1)
+    if checkpoint is not None and checkpoint.is_dir():
+        return checkpoint
+    steps = sorted(int(path.name.removeprefix("rollout-")) + 1 for path in folder.checkpoints.glob("rollout-*"))
+    known = (
+        f"there are those after {', '.join(map(str, steps))} rollouts; give one of them as --step" if steps else "there is none"
+    )
+    wanted = "no newest checkpoint" if step is None else f"no checkpoint after {step} rollouts"
+    raise CheckpointError(f"{run} has {wanted}: {known}.")
+
+
+def checkpoints_of(run: Path) -> Path:
+    """Where the run keeps its checkpoints.
+
+    Raises:
+        CheckpointError: the folder holds no run.
+    """
+    try:
+        saved = flat((run / "config.toml").read_text()).get("save")
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise CheckpointError(f"{run} holds no run that can be read: {error}. Give a run folder, such as runs/…") from error
+    return Path(saved).absolute() if saved else run.absolute() / "checkpoints"
