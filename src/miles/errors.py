@@ -67,6 +67,10 @@ class PolicyError(MilesError):
     """The policy could not take a step."""
 
 
+class NotFiniteError(PolicyError):
+    """The loss or gradient of an optimiser step is no number; the step was not taken."""
+
+
 class RewardError(MilesError):
     """A reward failed, took too long, or returned something that is no number."""
 

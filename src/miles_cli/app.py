@@ -3,7 +3,7 @@
 miles train, miles train-async    parse ─► resolve ─► print ─► miles.loops.start
 miles config …                    parse ─► examine ─► print          config_app.py
 miles doctor                      look ─► judge ─► print
-miles export                      find the checkpoint ─► check ─► copy
+miles export, replay              the work is in miles.loops.export_run and miles.policy.replay
 """
 
 import signal
@@ -131,6 +131,16 @@ def export(
     from miles_cli.exporting import export_command
 
     export_command(run, out, step)
+
+
+@app.command("replay", cls=PlainCommand, short_help="A failed step again, sample by sample.")
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What the error named: RUN/failed/rollout-N.")],
+) -> None:
+    """Take a step whose loss or gradient was no number again, and say which samples it fails on. Exit code 1 if it still does."""
+    from miles_cli.replaying import replay_command
+
+    raise typer.Exit(replay_command(folder))
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -40,7 +40,8 @@ async def processes(config: AnyConfig, derived: Derived, cluster: Cluster, logs:
     actors: list[Any] = []
     deaths: list[asyncio.Task[None]] = []
     try:
-        policy = start_policy(config, derived, [cluster.options(rank) for rank in range(derived.num_ranks)])
+        seats = [cluster.options(rank) for rank in range(derived.num_ranks)]
+        policy = start_policy(config, derived, seats, logs.parent / "failed")
         actors += policy.actors
         for rank, actor in enumerate(policy.actors):
             log_output(actor, logs / f"rank-{rank}.log")

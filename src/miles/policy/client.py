@@ -5,36 +5,51 @@ loop ──PolicyClient.train_on(Rollout)──► TrainBatch ──Ray──►
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
-from miles.errors import MilesError, PolicyError
+from miles.errors import CheckpointError, MilesError, NotFiniteError, PolicyError
 from miles.policy.actor import PolicyWorker
 from miles.policy.batch import TrainBatch
+from miles.policy.failure import POLICY, write_failure
 from miles.types import Metrics, Rollout, StepReport
 
 T = TypeVar("T")
 OWN_WORDS_SECONDS = 5.0
 
 
-def start_policy(config: AnyConfig, derived: Derived, actor_options: Sequence[dict[str, Any]]) -> "PolicyClient":
-    """Start one actor for each rank (``actor_options`` as for Ray's ``.options``) and return at once."""
+@dataclass(frozen=True, slots=True)
+class FailureFolder:
+    """Where a step that failed is kept, and with what it was taken."""
+
+    folder: Path
+    config: AnyConfig
+    derived: Derived
+
+
+def start_policy(config: AnyConfig, derived: Derived, actor_options: Sequence[dict[str, Any]], failures: Path) -> "PolicyClient":
+    """Start one actor for each rank (``actor_options`` as for Ray's ``.options``) and return at once.
+
+    A step whose loss or gradient is no number is kept below ``failures``.
+    """
     import ray
 
-    model = config.model.model_copy(update={"hf_checkpoint": config.model.hf_checkpoint.absolute()})
-    absolute, actor_class = config.model_copy(update={"model": model}), ray.remote(PolicyWorker)
-    return PolicyClient(
-        [actor_class.options(**options).remote(absolute, derived, index) for index, options in enumerate(actor_options)]
-    )
+    named = {name: path.absolute() for name in ("hf_checkpoint", "ref_load") if (path := getattr(config.model, name)) is not None}
+    absolute = config.model_copy(update={"model": config.model.model_copy(update=named)})
+    actor_class = ray.remote(PolicyWorker)
+    actors = [actor_class.options(**options).remote(absolute, derived, index) for index, options in enumerate(actor_options)]
+    return PolicyClient(actors, FailureFolder(failures, absolute, derived))
 
 
 class PolicyClient:
     """The policy, for the loops: each call is awaited on the caller's event loop; folders are absolute paths."""
 
-    def __init__(self, actors: Sequence[Any]) -> None:
+    def __init__(self, actors: Sequence[Any], failures: FailureFolder | None = None) -> None:
         """Talk to the ``PolicyWorker``s behind the handles, rank 0 first; ``info`` has them start and waits for it."""
+        self._failures = failures
         self.actors = list(actors)
         self._started = [self.actors[0].start.remote()] if len(self.actors) == 1 else []
 
@@ -45,8 +60,23 @@ class PolicyClient:
             PolicyError: the rollout cannot be trained on, a loss or gradient is not finite, or a rank's process has ended.
         """
         batch = TrainBatch.from_rollout(rollout, policy_version)
-        report: StepReport = await self._all(f"training on rollout {rollout.rollout_id}", "train_on", batch)
+        try:
+            report: StepReport = await self._all(f"training on rollout {rollout.rollout_id}", "train_on", batch)
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{error} {await self._keep(batch)}") from error
         return report
+
+    async def _keep(self, batch: TrainBatch) -> str:
+        """Write a failed batch and the policy before it; what became of that, in a sentence."""
+        if self._failures is None:
+            return ""
+        folder = self._failures.folder / f"rollout-{batch.rollout_id:06d}"
+        try:
+            write_failure(folder, batch, self._failures.config, self._failures.derived)
+            await self.save(folder / POLICY)
+        except (OSError, CheckpointError) as error:
+            return f"The batch could not be kept: {error}"
+        return f"The batch and the policy before it are kept; `miles replay {folder}` takes the step again, sample by sample."
 
     async def export_weights(self, folder: Path) -> None:
         """Write the weights as an HF safetensors folder, which appears whole."""

@@ -14,12 +14,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
-from miles.errors import PolicyError
+from miles.errors import NotFiniteError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
 from miles.policy.estimate import AdvantageSpec, token_advantages
 from miles.policy.loss_spec import LossSpec
 from miles.policy.losses import TokenColumns, interpolated_old, normaliser, token_losses, token_weights
+from miles.policy.memory import naming_micro_batch
 from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.optimizer import build_optimizer, build_schedule
 from miles.policy.packing import Limits
@@ -32,7 +33,7 @@ from miles.types import Metrics, Rollout, StepReport
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class StepColumns:
     """What the loss reads beside the model's scores, on its device and in its dtype, [response tokens] but for ``num_tokens``.
 
     num_tokens: [samples], trained tokens. sampled: μ. old, reference: None where not computed.
@@ -50,7 +51,7 @@ class _Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class Moment:
     """Where in a rollout an optimiser step is.
 
     number: of the step, from 0. progress: weight versions since the rollout's first step. where: for errors.
@@ -106,12 +107,12 @@ class Trainer:
 
     def train_on_batch(self, batch: TrainBatch) -> StepReport:
         """The same for a rollout that is already in columns."""
-        columns, steps, extra = self._prepare(batch)
+        columns, steps, extra = self.prepare(batch)
         tally = Tally.of_lags(batch.num_lags)
         for number, step in enumerate(steps):
             where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
             progress = number / (len(steps) * self._publish_interval)
-            self._take_step(step, columns, tally, _Moment(number, progress, where))
+            self._take_step(step, columns, tally, Moment(number, progress, where))
         if self.reference is not None:
             self.reference.follow(self.model, batch.rollout_id + 1)
         return StepReport(tally.metrics(self._spec, self.ranks) | extra, len(steps))
@@ -121,7 +122,11 @@ class Trainer:
         """Of the next optimiser step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _prepare(self, batch: TrainBatch) -> tuple[_Columns, list[PlannedStep], Metrics]:
+    def divisor(self, step: PlannedStep) -> float:
+        """What the summed losses of a step are divided by."""
+        return normaliser(step.num_tokens, step.num_samples, self._spec)
+
+    def prepare(self, batch: TrainBatch) -> tuple[StepColumns, list[PlannedStep], Metrics]:
         """Everything that is known before the first optimiser step, and what it says about the rollout.
 
         Old log-probs are computed where later steps or the reward need them; otherwise the first step's forward pass yields
@@ -146,10 +151,10 @@ class Trainer:
             old = self._score(self.model, batch, [part for step in steps[1:] for part in step.parts])
         return self._columns(batch, advantages, old, reference), steps, extra
 
-    def _columns(self, batch: TrainBatch, advantages: Tensor, old: Tensor | None, reference: Tensor | None) -> _Columns:
+    def _columns(self, batch: TrainBatch, advantages: Tensor, old: Tensor | None, reference: Tensor | None) -> StepColumns:
         """Move the columns to the model."""
         place = self.model.device, next(self.model.parameters()).dtype
-        return _Columns(
+        return StepColumns(
             advantages=advantages.to(*place),
             num_tokens=torch.tensor(batch.trained_lengths).to(*place),
             sampled=torch.tensor(batch.logprobs).to(*place),
@@ -167,13 +172,14 @@ class Trainer:
                 scores[part.response_index] = model(part, self._temperature, False).logprobs
         return scores
 
-    def _take_step(self, step: PlannedStep, columns: _Columns, tally: Tally, moment: _Moment) -> None:
+    def _take_step(self, step: PlannedStep, columns: StepColumns, tally: Tally, moment: Moment) -> None:
         """Forward and backward over all parts, then one step of the optimiser; also where no part is left."""
         zero_gradients(self.model)
-        divisor = normaliser(step.num_tokens, step.num_samples, self._spec)
+        divisor = self.divisor(step)
         aggregated = torch.zeros(3, dtype=torch.float64)
         for part in step.parts:
-            aggregated += self._backward(part, columns, divisor, tally, moment)
+            with naming_micro_batch(part):
+                aggregated += self.backward(part, columns, divisor, tally, moment)
         pg_loss, entropy, kl = self.ranks.sum(aggregated).tolist()
         grad_norm = self._clip(pg_loss - self._spec.entropy_coef * entropy + self._spec.kl_coef * kl, moment.where)
         tally.add_step((pg_loss, entropy, kl), grad_norm, self.learning_rate)
@@ -181,7 +187,7 @@ class Trainer:
         self.schedule.step()
         self.num_optimizer_steps += 1
 
-    def _backward(self, part: ForwardInput, columns: _Columns, divisor: float, tally: Tally, moment: _Moment) -> Tensor:
+    def backward(self, part: ForwardInput, columns: StepColumns, divisor: float, tally: Tally | None, moment: Moment) -> Tensor:
         """Add one micro-batch to the gradient; returns its share of the aggregated policy loss, entropy and KL, [3], float64."""
         spec, part = self._spec, part.to(self.model.device)
         scores = self.model(part, self._temperature, spec.entropy_coef > 0)
@@ -193,11 +199,12 @@ class Trainer:
         entropy = nothing if scores.entropy is None else torch.dot(scores.entropy, weights)
         kl = nothing if losses.kl is None else torch.dot(losses.kl, weights)
         (pg_loss - spec.entropy_coef * entropy + spec.kl_coef * kl).backward()  # type: ignore[no-untyped-call]
-        compared = moment.number == 0 or spec.reads_old
-        tally.add_tokens(token_sums(losses, tokens, columns.lag[part.response_index], len(tally.sums), compared=compared))
+        if tally is not None:
+            compared = moment.number == 0 or spec.reads_old
+            tally.add_tokens(token_sums(losses, tokens, columns.lag[part.response_index], len(tally.sums), compared=compared))
         return torch.stack((pg_loss, entropy, kl)).detach().double().cpu()
 
-    def _tokens(self, part: ForwardInput, current: Tensor, columns: _Columns, moment: _Moment) -> TokenColumns:
+    def _tokens(self, part: ForwardInput, current: Tensor, columns: StepColumns, moment: Moment) -> TokenColumns:
         """The columns of one micro-batch's tokens."""
         at = part.response_index
         sampled = columns.sampled[at]
@@ -222,12 +229,12 @@ class Trainer:
         """Clip the gradient to ``clip_grad`` and return its norm before.
 
         Raises:
-            PolicyError: the loss or the norm is not finite.
+            NotFiniteError: the loss or the norm is not finite.
         """
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = whole(get_total_norm(gradients))
         if not math.isfinite(loss) or not math.isfinite(norm):
-            raise PolicyError(
+            raise NotFiniteError(
                 f"{where}: the loss is {loss:g} and the gradient norm {float(norm):g}; the step was not taken and the weights "
                 "are unchanged. Lower --lr or --clip-grad, and look at the rewards and log-probs of this rollout."
             )

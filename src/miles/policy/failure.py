@@ -1,0 +1,53 @@
+"""What is kept of a step whose loss or gradient is no number, so that it can be taken again and looked at.
+
+<run>/failed/rollout-000012/batch.npz    the columns of the rollout
+<run>/failed/rollout-000012/setup.json   command, configuration and derived values
+<run>/failed/rollout-000012/policy/      weights and optimiser before the step, a checkpoint
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+
+from miles.config.commands import COMMANDS, AnyConfig
+from miles.config.derived import Derived
+from miles.errors import CheckpointError
+from miles.policy.batch import TrainBatch
+
+BATCH, SETUP, POLICY = "batch.npz", "setup.json", "policy"
+
+
+def write_failure(folder: Path, batch: TrainBatch, config: AnyConfig, derived: Derived) -> None:
+    """Write batch and setup; the policy is written by its ranks.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / BATCH, **{name: getattr(batch, name) for name in TrainBatch.__slots__})
+    command = next(name for name, root in COMMANDS.items() if isinstance(config, root))
+    options = config.model_dump(mode="json", exclude_unset=True)
+    setup = {"command": command, "config": options, "derived": dataclasses.asdict(derived)}
+    (folder / SETUP).write_text(json.dumps(setup))
+
+
+def read_failure(folder: Path) -> tuple[TrainBatch, AnyConfig, Derived]:
+    """What ``write_failure`` wrote.
+
+    Raises:
+        CheckpointError: it is not there, or damaged.
+    """
+    try:
+        with np.load(folder / BATCH, allow_pickle=False) as stored:
+            columns = {name: stored[name] for name in TrainBatch.__slots__}
+        setup = json.loads((folder / SETUP).read_text())
+        config = COMMANDS[setup["command"]].model_validate(setup["config"])
+        derived = Derived(**setup["derived"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder} holds no step that can be taken again: {error}. Give a folder such as RUN/failed/rollout-000012."
+        ) from error
+    rollout_id, version = int(columns.pop("rollout_id")), int(columns.pop("policy_version"))
+    return TrainBatch(rollout_id=rollout_id, policy_version=version, **columns), config, derived

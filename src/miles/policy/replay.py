@@ -1,0 +1,64 @@
+"""A failed step again, sample by sample: which of them has a loss or gradient that is no number.
+
+One rank in this process, one sample in a forward pass, the weights as they were before the step; nothing is trained.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch.nn.utils import get_total_norm
+
+from miles.policy.checkpoint import load_checkpoint
+from miles.policy.failure import POLICY, read_failure
+from miles.policy.trainer import Moment, Trainer, zero_gradients
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampleReport:
+    """One sample of a replayed step.
+
+    sample, group: positions in the rollout. loss: its part of the step's loss. grad_norm: of that part alone.
+    """
+
+    sample: int
+    group: int
+    num_tokens: int
+    reward: float
+    loss: float
+    grad_norm: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether both are numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+    def __str__(self) -> str:
+        return (
+            f"sample {self.sample} (group {self.group}, reward {self.reward:g}, {self.num_tokens} trained tokens): "
+            f"loss {self.loss:g}, gradient norm {self.grad_norm:g}"
+        )
+
+
+def replay(folder: Path) -> Iterator[SampleReport]:
+    """Every sample of the failed step that has a forward pass.
+
+    Raises:
+        CheckpointError, PolicyError: the folder is incomplete, or the model cannot be loaded.
+    """
+    batch, config, derived = read_failure(folder)
+    alone = dataclasses.replace(derived, num_ranks=1, micro_batch_size=1, max_tokens_per_gpu=None)
+    trainer = Trainer(config, alone)
+    load_checkpoint(trainer, folder / POLICY)
+    columns, steps, _ = trainer.prepare(batch)
+    for number, step in enumerate(steps):
+        moment = Moment(number, 0.0, "")
+        for part in step.parts:
+            zero_gradients(trainer.model)
+            loss = trainer.backward(part, columns, trainer.divisor(step), None, moment)
+            norm = get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
+            sample = int(part.sample_of[0])
+            yield SampleReport(
+                sample, int(batch.group_of[sample]), len(part.target), float(batch.rewards[sample]), float(loss[0]), float(norm)
+            )
