@@ -47,13 +47,16 @@ def judge_package(name: str, wanted: str, found: str | None, *, fits: bool) -> F
     return Finding("ok", name, found)
 
 
-def judge_optional(name: str, found: str | None, has_gpu: bool) -> Finding:
-    """A package that only SGLang engines need."""
-    if found is not None:
-        return Finding("ok", name, found)
-    if has_gpu:
-        return Finding("warning", name, "not installed; engines on these GPUs would be embedded ones", f"pip install {name}")
-    return Finding("ok", name, "not installed; engines are embedded ones")
+def judge_optional(name: str, found: str | None, tried: str, *, has_gpu: bool) -> Finding:
+    """A package that only SGLang engines need; ``tried`` is the version that miles is tested with."""
+    remedy = f"pip install {name}=={tried}"
+    if found is None and has_gpu:
+        return Finding("warning", name, "not installed; engines on these GPUs would be embedded ones", remedy)
+    if found is None:
+        return Finding("ok", name, "not installed; engines are embedded ones")
+    if found != tried:
+        return Finding("warning", name, f"{found}, and miles is tested with {tried}", remedy)
+    return Finding("ok", name, found)
 
 
 def judge_gpus(gpus: Sequence[Gpu] | None, torch_version: str | None) -> Iterator[Finding]:

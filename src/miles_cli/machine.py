@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from miles.config.facts import has_nvidia_driver
+from miles.config.server_arguments import argument_list
 from miles_cli.findings import (
     Finding,
     Gpu,
@@ -26,7 +27,7 @@ from miles_cli.findings import (
 )
 
 MAIN_PACKAGES = frozenset({"torch", "ray", "transformers"})
-FOR_SGLANG = ("sglang", "sglang-router")
+FOR_SGLANG = {"sglang": "sglang", "sglang-router": "router"}  # package → whose arguments are known
 SHARED_MEMORY = Path("/dev/shm")
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
 TIMEOUT_SECONDS = 10.0
@@ -39,8 +40,8 @@ def look(run_dir: Path, ray_address: str | None) -> Iterator[Finding]:
     yield Finding("ok", "Python", platform.python_version())
     yield from packages()
     gpus = find_gpus()
-    for name in FOR_SGLANG:
-        yield judge_optional(name, version_of(name), bool(gpus))
+    for name, server in FOR_SGLANG.items():
+        yield judge_optional(name, version_of(name), argument_list(server).version, has_gpu=bool(gpus))
     yield from judge_gpus(gpus, version_of("torch"))
     yield Finding("ok", "CPU cores", str(len(os.sched_getaffinity(0))))
     memory = psutil.virtual_memory()

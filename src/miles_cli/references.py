@@ -4,15 +4,22 @@ python -m miles_cli.references            write the pages
 python -m miles_cli.references --check    exit 1 if a page is not what would be written
 """
 
+import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from miles.config.registry import Option, all_options
+from miles.config.schema import json_schema
+from miles.config.starter import SCHEMA_FILE
 from miles_cli import old_names_page
+from miles_cli.completion import VARIABLE
 from miles_cli.describe import conditions, spell_bounds, spell_defaults
 from miles_cli.help_screen import panel_order
+from miles_cli.shells import SCRIPTS, script_of
 
 PAGE = Path("docs/config.md")
 INTRODUCTION = """\
@@ -85,7 +92,17 @@ def _about(option: Option) -> str:
     return " ".join(parts).replace("|", "\\|")
 
 
-PAGES = {PAGE: page, old_names_page.PAGE: old_names_page.page}
+def schema() -> str:
+    """The text of ``docs/miles.schema.json``."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    PAGE: page,
+    old_names_page.PAGE: old_names_page.page,
+    Path("docs") / SCHEMA_FILE: schema,
+    **{Path(f"docs/completion/miles.{shell}"): partial(script_of, shell, VARIABLE) for shell in SCRIPTS},
+}
 
 
 def main(check: Annotated[bool, typer.Option("--check", help="Compare, and write nothing.")] = False) -> None:

@@ -51,7 +51,8 @@ def _print_table(rows: Sequence[Row], console: "Console", title: str, footer: st
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(max_width=max(console.width * 2 // 5, 12), overflow="fold")
+    widest = min(max((len(row.option) for row in rows), default=0) + 2, max(console.width * 2 // 5, 12))
+    table.add_column(width=widest, overflow="fold")
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for panel, members in by_panel(rows).items():

@@ -51,7 +51,7 @@ def next_lines(summary: RunSummary, resolution: Resolution) -> list[str]:
                 f"{command} --config {config} --rollout-seed {resolution.config.sampling.rollout_seed + 1}",
             )
         )
-    offers.append(("what it ran with", f"miles config show {resolution.command} --config {config}"))
+    offers.append(("what it ran with", f"miles config show {run_dir}"))
     return ["next:", *(line for purpose, text in offers for line in (f"  # {purpose}", f"  {text}"))]
 
 

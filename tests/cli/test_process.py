@@ -22,7 +22,20 @@ def python(code: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, env=ENVIRON, check=False)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help-all"], ["config", "show", "train", "--preset", "reverse"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["train", "--help-all"],
+        ["config", "show", "train", "--preset", "reverse"],
+        ["config", "explain", "lr"],
+        ["config", "diff", "reverse", "reverse"],
+        ["config", "schema"],
+        ["train", "--preset", "reverse", "--dry-run"],
+        ["doctor"],
+        [],
+    ],
+)
 def test_nothing_heavy_is_imported(words: list[str]) -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom miles_cli.app import app\n"
@@ -58,6 +71,8 @@ CASES = [
     (["--help"], "", 0.30),
     (["train", "--help"], "", 0.45),
     (["config", "show", "train", "--preset", "reverse"], "", 0.50),
+    (["config", "explain", "lr"], "", 0.50),
+    (["train", "--preset", "reverse", "--dry-run"], "", 0.80),
     ([], "--fu\ntrain-async", 0.30),
 ]
 

@@ -71,13 +71,17 @@ def test_weights_gradients_and_moments_by_the_rule(sized):
     ]
     assert memory.engine["engine weights"] == 4 * parameters
     assert memory.engine["KV cache"] == 28 * 2 * 128 * 8 * 4096 * 128 * 4  # layers, keys and values, slots, heads, context, size
-    assert set(memory.rules) == {*memory.policy, *memory.engine}
+    assert set(memory.rules) - {"reference"} == {*memory.policy, *memory.engine}
+    assert "reference" not in memory.policy
+    assert sized(use_kl_loss=True).policy["reference"] == 4 * parameters
 
 
 def test_what_saves_memory_saves_it_and_half_the_tokens_need_half(sized):
     whole = sized(max_tokens_per_gpu="8192").policy["activations"]
     assert sized(max_tokens_per_gpu="4096").policy["activations"] == whole // 2
     assert sized(max_tokens_per_gpu="8192", gradient_checkpointing=True).policy["activations"] < whole / 8
+    chunked = sized(max_tokens_per_gpu="8192", vocab_chunk_size="1024").policy["logits"]
+    assert chunked == 8192 * 1024 * 8
     assert sized(engine_max_running_requests="64").engine["KV cache"] == sized().engine["KV cache"] // 2
 
 
@@ -85,9 +89,8 @@ def test_every_number_stands_with_its_rule(sized):
     memory = sized()
     text = "\n".join(memory.lines())
     assert text.startswith("estimated from config.json: 596 M parameters")
-    for part, rule in memory.rules.items():
-        size = (memory.policy | memory.engine)[part]
-        assert f"  {part} {spell_bytes(size)}: {rule}" in text
+    for part, size in (memory.policy | memory.engine).items():
+        assert f"  {part} {spell_bytes(size)}: {memory.rules[part]}" in text
 
 
 def test_sizes_are_spelt_short():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from miles.config.records import read_record
 from tests.e2e.conftest import RunningMiles
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -30,6 +31,9 @@ def test_the_first_signal_ends_the_step_and_saves(start_miles: Start, command: t
     checkpoint = run.run_dir / "checkpoints" / (run.run_dir / "checkpoints" / "latest").read_text().strip()
     assert checkpoint.name == f"rollout-{done:06d}"
     assert json.loads((checkpoint / "state.json").read_text())["rollouts_done"] == done + 1
+    record = read_record(run.run_dir)
+    assert record.command == command[0]
+    assert {row.option: row.origin for row in record.rows}["lr"] == "preset reverse"
     assert "Traceback" not in run.output
 
 

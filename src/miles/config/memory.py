@@ -12,6 +12,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 MASTER_BYTES = 4  # weights and gradients of the optimiser are float32 whatever the forward pass uses
 ADAM_BYTES = 8  # two float32 moments
 LOGIT_BYTES = 8  # a float32 logit and its gradient
+REFERENCE_BYTES = 4  # the weights that KL terms compare with
 GIB = 2**30
 MIB = 2**20
 
@@ -52,9 +53,17 @@ def estimate(resolution: Resolution) -> Memory | None:
         "gradients": MASTER_BYTES * size.parameters // derived.num_ranks,
         "optimiser": ADAM_BYTES * size.parameters // derived.num_ranks,
         "activations": number * tokens * _kept(size, checkpointed=checkpointed),
-        "logits": LOGIT_BYTES * tokens * size.vocabulary,
+        "logits": LOGIT_BYTES * tokens * (config.optimizer.vocab_chunk_size or size.vocabulary),
     }
+    if has_reference(resolution):
+        policy["reference"] = REFERENCE_BYTES * size.parameters // derived.num_ranks
     return Memory(size.parameters, policy, _engine(resolution, size, number), _rules(resolution, tokens))
+
+
+def has_reference(resolution: Resolution) -> bool:
+    """Whether a KL term keeps a second model."""
+    algorithm = resolution.config.algorithm
+    return algorithm.use_kl_loss or algorithm.kl_coef > 0
 
 
 def _kept(size: ModelSize, *, checkpointed: bool) -> int:
@@ -77,12 +86,14 @@ def _rules(resolution: Resolution, tokens: int) -> dict[str, str]:
     devices = resolution.config.placement.rollout_num_gpus_per_engine
     over = f", over {devices} GPUs" if devices > 1 else ""
     kept = "inputs of all layers and one layer in full" if model.gradient_checkpointing else "all layers"
+    chunk = resolution.config.optimizer.vocab_chunk_size
     return {
         "weights": f"4 bytes each{split}",
         "gradients": f"4 bytes each{split}",
         "optimiser": f"AdamW, 8 bytes each{split}",
         "activations": f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores",
-        "logits": f"{tokens} tokens × vocabulary × 8 bytes, if every token is trained",
+        "logits": f"{tokens} tokens × {chunk or 'vocabulary'} × 8 bytes, if every token is trained",
+        "reference": f"4 bytes each{split}",
         "engine weights": f"{BYTES[model.dtype]} bytes each{over}",
         "KV cache": _cache_rule(resolution, derived) + over,
     }
