@@ -76,7 +76,7 @@ def test_default_and_range_are_told() -> None:
     assert spell(by_name["rollout_temperature"].default) == "1"
     text = " ".join(screen("train-async", "--help").replace("│", " ").split())
     assert "[default: 4; ≥ 0" in text
-    assert "[default: true; turn off: --no-grpo-std-normalization]" in text
+    assert "[default: true; turn off: --no-grpo-std-normalization; with --advantage-estimator" in text
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("config",), ("config", "--help"), ("config", "show", "--help")])
