@@ -198,15 +198,6 @@ ON_TOP_OF_THE_PRESET = [
         "async_data_buffer_capacity_factor",
         ["at least 1"],
     ),
-    ("train-async", FULLY | {"staleness_control": "mask"}, {}, [], "staleness_control", ["not available yet", "to pace"]),
-    (
-        "train-async",
-        FULLY | {"async_unused_samples_handler": "drop"},
-        {},
-        [],
-        "async_unused_samples_handler",
-        ["not available yet"],
-    ),
     ("train", {"actor_num_gpus_per_node": "129"}, {}, [], "actor_num_gpus_per_node", ["129 ranks", "has 128 samples"]),
     (
         "train",

@@ -76,14 +76,6 @@ def test_a_sync_run_goes_on_after_its_driver_was_killed(start_miles: Start) -> N
     assert last["ledger/trained"] == last["ledger/issued"] == 12 * 16
 
 
-def test_an_async_run_cannot_be_resumed_yet_and_says_so(start_miles: Start) -> None:
-    flags = (*FULLY_ASYNC, "--num-rollout", "2", "--skip-eval-before-train")
-    assert start_miles(*flags).wait() == 0
-    again = start_miles(*flags)
-    assert again.wait() == 2
-    assert "not available yet" in again.output and "--run-dir" in again.output
-
-
 def test_a_resumed_run_must_be_the_same_run(start_miles: Start) -> None:
     flags = ("train", "--preset", "reverse", "--num-rollout", "2", "--skip-eval-before-train")
     assert start_miles(*flags).wait() == 0

@@ -135,8 +135,8 @@ class FakeSaver:
     def __init__(self, story: Story) -> None:
         self.story = story
 
-    async def save(self, rollouts_done: int, weight_version: int) -> None:
-        self.story.tell(f"save {rollouts_done} v{weight_version}")
+    async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
+        self.story.tell(f"save {rollouts_done} v{weight_version}{'' if weights_published else ' not published'}")
 
 
 class SilentTrace:

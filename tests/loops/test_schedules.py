@@ -111,7 +111,7 @@ async def test_what_is_trained_is_in_the_metrics_before_it_is_in_a_checkpoint(sc
         await run_schedule(run, schedule)  # type: ignore[arg-type]
     await run.save()
     assert [row["rollout_id"] for row in story.rows if "train/loss" in row] == [0, 1]
-    assert story.events[-1] == "save 2 v1"
+    assert story.events[-1] == "save 2 v1 not published"
 
 
 async def test_an_evaluation_that_failed_is_made_up_for() -> None:

@@ -18,9 +18,8 @@ from miles.rollout.contracts import GroupGenerator, RolloutFnInput
 from miles.rollout.ledger import Ledger
 from miles.rollout.prompt_lines import PromptLine
 from miles.rollout.prompts import PromptSource
+from miles.simulation.virtual_time import VirtualClock
 from miles.types import Group, Prompt, Sample, SampleStatus, VersionSpan
-
-from .virtual_time import VirtualClock
 
 PRESET = Path(__file__).parents[2] / "src/miles/presets/reverse"
 
@@ -125,6 +124,15 @@ class CheckedLedger(Ledger):
 
     def _enter(self, index: int, state: Any) -> None:
         super()._enter(index, state)
+        if not self.restoring:
+            self.verify()
+
+    restoring = False
+
+    def _fill_waiting(self, waiting: Sequence[int]) -> None:
+        self.restoring = True
+        super()._fill_waiting(waiting)
+        self.restoring = False
         self.verify()
 
     def drop(self, index: int, reason: Any) -> None:

@@ -89,11 +89,15 @@ def test_what_is_measured() -> None:
 
 
 def test_what_fully_async_adds() -> None:
-    assert fully_async_metrics([group(0, 3), group(1, 5)], 6, 7, 8) == {
+    assert fully_async_metrics([group(0, 3), group(1, 5)], 6, {5: 4, 6: 3, 2: 0}, 8) == {
         "rollout/fully_async/queue_size": 7,
         "rollout/fully_async/in_flight": 8,
         "rollout/fully_async/avg_staleness": 2,
         "rollout/fully_async/max_staleness": 3,
+        "rollout/fully_async/staleness/1": 1,
+        "rollout/fully_async/staleness/3": 1,
+        "rollout/fully_async/waiting_staleness/0": 3,
+        "rollout/fully_async/waiting_staleness/1": 4,
     }
     none = dict.fromkeys(DropReason, 0)
     assert dropped_metrics(none, none | {DropReason.ABORTED: 2})["rollout/dropped/aborted"] == 2

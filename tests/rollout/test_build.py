@@ -10,9 +10,9 @@ from miles.rollout.build import build_rollout, eval_generator, prompt_source
 from miles.rollout.fully_async import FullyAsyncRolloutFn
 from miles.rollout.inference import InferenceRolloutFn
 from miles.rollout.ledger import Ledger
+from miles.simulation.virtual_time import run_virtual
 
-from .simulated import PRESET, LetterTokenizer, SimulatedEngine, config, derived
-from .virtual_time import run_virtual
+from .simulated import PRESET, LetterTokenizer, SimulatedEngine, config, derived, group
 
 pytestmark = pytest.mark.unit
 
@@ -58,10 +58,28 @@ def test_a_resumed_run_goes_on_with_its_ledger() -> None:
     ledger = Ledger()
     for _ in range(3):
         ledger.reserve()
-    restored = Ledger.restore(ledger.snapshot())
-    side = build(SyncRollout(), "miles.rollout.inference:InferenceRolloutFn", SimulatedEngine(), ledger=restored)
+    ledger.buffer(group(2))
+    restored = Ledger.restore(ledger.snapshot(), ledger.finished())
+    engine = SimulatedEngine()
+    side = build(SyncRollout(), "miles.rollout.inference:InferenceRolloutFn", engine, ledger=restored)
     assert side.ledger is restored
-    assert [group.index for group in run_virtual(side.fn(4, 4)).groups] == [0, 1]
+    assert [group.index for group in run_virtual(side.fn(4, 4)).groups] == [0, 2]
+    assert len(engine.calls) == 1, "the finished group is not sampled again"
+
+
+class OwnRolloutFn:
+    """A user's function that knows nothing of groups sampled before."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+
+def test_finished_groups_that_a_users_function_does_not_take_are_sampled_again() -> None:
+    ledger = Ledger()
+    ledger.reserve()
+    ledger.buffer(group(0))
+    side = build(SyncRollout(), f"{__name__}:OwnRolloutFn", SimulatedEngine(), ledger=ledger)
+    assert side.ledger.counts()["ledger/waiting"] == 1
 
 
 def test_evaluation_samples_with_its_own_parameters() -> None:

@@ -17,10 +17,10 @@ from miles.rollout.buffer import PacedBuffer
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.fully_async import FullyAsyncRolloutFn
 from miles.rollout.inference import InferenceRolloutFn
+from miles.simulation.virtual_time import DeadlockError, run_virtual
 from miles.types import Group, Prompt, Rollout, staleness
 
 from .simulated import SimulatedGenerator, given, group
-from .virtual_time import DeadlockError, run_virtual
 
 pytestmark = pytest.mark.unit
 SPREAD = "miles.rollout.filters:has_reward_spread"

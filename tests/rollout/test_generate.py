@@ -12,10 +12,10 @@ from miles.engines.wire import Answer, EngineApi, GenerateRequest, SamplingParam
 from miles.errors import EngineError, RolloutError
 from miles.rollout.generate import GenerateSettings, SingleTurnGroupGenerator, before_stop, check_answer, sample_seed
 from miles.rollout.rewards import ExactReward
+from miles.simulation.virtual_time import run_virtual
 from miles.types import Group, Prompt, SampleStatus, VersionSpan
 
 from .simulated import LetterTokenizer, SimulatedEngine, prompt
-from .virtual_time import run_virtual
 
 pytestmark = pytest.mark.unit
 SETTINGS = GenerateSettings(SamplingParams(max_new_tokens=8), num_samples=3, max_context_len=64, timeout_seconds=10, seed=42)

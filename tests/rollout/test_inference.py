@@ -12,10 +12,10 @@ from miles.config.options.rollout import SyncRollout
 from miles.errors import EngineError, RolloutError
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.inference import InferenceRolloutFn
+from miles.simulation.virtual_time import run_virtual
 from miles.types import Group, Prompt, Rollout
 
 from .simulated import SimulatedGenerator, given, group
-from .virtual_time import run_virtual
 
 pytestmark = pytest.mark.unit
 SPREAD = "miles.rollout.filters:has_reward_spread"

@@ -25,6 +25,14 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger()
         self.model: dict[int, str] = {}
+        self.completed: list[int] = []
+        self.retries: Counter[int] = Counter()
+
+    def finished(self) -> list[int]:
+        """Groups buffered or in training, in order of their last completion."""
+        last = {index: place for place, index in enumerate(self.completed)}
+        done = [index for index, state in self.model.items() if state in ("buffered", "in_training")]
+        return sorted(done, key=last.__getitem__)
 
     def pick(self, choice: int, *states: str) -> int | None:
         candidates = [index for index, state in self.model.items() if state in states]
@@ -41,8 +49,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(choice=CHOICE)
     def buffer(self, choice: int) -> None:
         index = self.pick(choice, "in_flight")
-        self.ledger.buffer(index)
+        self.ledger.buffer(group(index))
         self.model[index] = "buffered"
+        self.completed.append(index)
 
     @precondition(lambda self: "buffered" in self.model.values())
     @rule(choice=CHOICE)
@@ -72,19 +81,34 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.put_back(index)
             self.model[index] = "waiting"
 
-    @rule(choice=CHOICE, verb=st.sampled_from(["buffer", "start_training", "put_back", "drop"]))
+    @rule(choice=CHOICE)
+    def retry(self, choice: int) -> None:
+        index = self.pick(choice, "in_flight", "buffered")
+        if index is not None:
+            self.ledger.retry(index)
+            self.model[index] = "waiting"
+            self.retries[index] += 1
+            assert self.ledger.retries(index) == self.retries[index]
+
+    @rule(choice=CHOICE, verb=st.sampled_from(["buffer", "start_training", "put_back", "retry", "drop"]))
     def refuse(self, choice: int, verb: str) -> None:
         settled = self.pick(choice, "trained", *(f"dropped/{reason}" for reason in DropReason))
         index = len(self.model) + choice if settled is None else settled
-        arguments = (index, DropReason.STALE) if verb == "drop" else (index,)
+        arguments = {"drop": (index, DropReason.STALE), "buffer": (group(index),)}.get(verb, (index,))
         with pytest.raises(RolloutError, match=f"group {index} cannot"):
             getattr(self.ledger, verb)(*arguments)
 
-    @rule()
-    def save_and_restore(self) -> None:
-        self.ledger = Ledger.restore(json.loads(json.dumps(self.ledger.snapshot())))
-        alive = ("in_flight", "buffered", "in_training")
-        self.model = {index: "waiting" if state in alive else state for index, state in self.model.items()}
+    @rule(keeps=st.booleans())
+    def save_and_restore(self, keeps: bool) -> None:
+        snapshot, finished = json.loads(json.dumps(self.ledger.snapshot())), self.ledger.finished()
+        self.ledger = Ledger.restore(snapshot, finished if keeps else None)
+        after = {"in_flight": "waiting", "buffered": "buffered", "in_training": "buffered"}
+        if not keeps:
+            after = dict.fromkeys(after, "waiting")
+        self.model = {index: after.get(state, state) for index, state in self.model.items()}
+        for index, state in self.model.items():
+            if state in ("waiting", "buffered"):
+                assert self.ledger.retries(index) == self.retries[index]
 
     @invariant()
     def counts_agree(self) -> None:
@@ -95,6 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert rows == {name: counts[name.removeprefix("ledger/")] for name in rows}
         assert sum(rows.values()) == len(self.model)
         assert self.ledger.issued == len(self.model)
+        assert [group.index for group in self.ledger.finished()] == self.finished()
 
 
 LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -107,10 +132,10 @@ def test_settled_groups_take_no_memory(num_groups: int) -> None:
     ledger = Ledger()
     for _ in range(num_groups):
         index = ledger.reserve()
-        ledger.buffer(index)
+        ledger.buffer(group(index))
         ledger.start_training(index)
         ledger.mark_trained(Rollout(0, (group(index),)))
-    assert (ledger._state, ledger._waiting) == ({}, [])
+    assert (ledger._state, ledger._waiting, ledger._finished, ledger._retries) == ({}, [], {}, {})
     assert ledger.counts()["ledger/trained"] == num_groups
 
 
@@ -120,7 +145,7 @@ def test_an_illegal_step_says_where_the_group_is() -> None:
     with pytest.raises(RolloutError, match="group 0 cannot go into training: it is in_flight, not buffered"):
         ledger.start_training(index)
     with pytest.raises(RolloutError, match="group 9 cannot be buffered: it is not issued"):
-        ledger.buffer(9)
+        ledger.buffer(group(9))
     assert ledger.state(index) is GroupState.IN_FLIGHT
 
 
@@ -135,6 +160,10 @@ def test_an_illegal_step_says_where_the_group_is() -> None:
         {"trained": -1},
         {"dropped": {"bored": 1}},
         {"dropped": [1]},
+        {"finished": [0, 0]},
+        {"finished": None},
+        {"retries": {"x": 1}},
+        {"retries": 4},
     ],
 )
 def test_a_damaged_snapshot_is_refused(damage: dict[str, object]) -> None:
@@ -148,6 +177,17 @@ def test_a_damaged_snapshot_is_refused(damage: dict[str, object]) -> None:
         Ledger.restore(snapshot | damage)
     with pytest.raises(CheckpointError, match="cannot be read"):
         Ledger.restore({key: value for key, value in snapshot.items() if key not in damage})
+
+
+@pytest.mark.parametrize("there", [[], [0], [1, 0], [0, 1, 2]])
+def test_finished_groups_that_are_not_the_ledgers_are_refused(there: list[int]) -> None:
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.reserve()
+    for index in range(2):
+        ledger.buffer(group(index))
+    with pytest.raises(CheckpointError, match="2 finished groups.*--accept-missing-state"):
+        Ledger.restore(ledger.snapshot(), [group(index) for index in there])
 
 
 def test_a_ledger_that_does_not_add_up_is_found() -> None:

@@ -18,10 +18,10 @@ from miles.rollout.build import build_rewards
 from miles.rollout.reward_worker import pack
 from miles.rollout.reward_workers import RewardWorkers
 from miles.rollout.rewards import AsyncJudge, CustomReward, ExactReward, is_async, scored
+from miles.simulation.virtual_time import run_virtual
 from miles.types import Prompt, Sample, SampleStatus
 
 from .simulated import prompt, sample
-from .virtual_time import run_virtual
 
 pytestmark = pytest.mark.unit
 

@@ -59,8 +59,8 @@ class Evaluator(Protocol):
 class Saver(Protocol):
     """Writes checkpoints."""
 
-    async def save(self, rollouts_done: int, weight_version: int) -> None:
-        """Everything a resume needs."""
+    async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
+        """Everything a resume needs; ``weights_published``: the policy's weights are those of ``weight_version``."""
         ...
 
 

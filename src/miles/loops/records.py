@@ -1,13 +1,15 @@
 """What a loop writes: rows for whoever watches, checkpoints for whoever resumes."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from miles.loops.parts import Policy
+from miles.rollout.group_file import write_groups
 from miles.tracking.metrics_file import MetricsFile
 from miles.tracking.reporter import Reporter
-from miles.tracking.run_folder import RunFolder, RunState, write_state
-from miles.types import Metrics
+from miles.tracking.run_folder import GROUPS_FILE, RunFolder, RunState, write_state
+from miles.types import Group, Metrics
 
 
 class SnapshotLedger(Protocol):
@@ -15,6 +17,10 @@ class SnapshotLedger(Protocol):
 
     def snapshot(self) -> dict[str, Any]:
         """JSON-able state."""
+        ...
+
+    def finished(self) -> tuple[Group, ...]:
+        """Groups whose samples go with it."""
         ...
 
 
@@ -45,15 +51,17 @@ def eval_name(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaver:
-    """Policy and ledger of one moment; ``latest`` moves only when both are on disk."""
+    """Policy, ledger and finished groups of one moment; ``latest`` moves only when all are on disk."""
 
     folder: RunFolder
     policy: Policy
     ledger: SnapshotLedger
 
-    async def save(self, rollouts_done: int, weight_version: int) -> None:
-        """Write ``checkpoints/rollout-N`` and point ``latest`` at it."""
+    async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
+        """Write ``checkpoints/rollout-N`` and point ``latest`` at it; production may go on meanwhile."""
         checkpoint = self.folder.checkpoint_for(rollouts_done - 1)
         await self.policy.save(checkpoint)
-        write_state(checkpoint, RunState(rollouts_done, weight_version, self.ledger.snapshot()))
+        snapshot, groups = self.ledger.snapshot(), self.ledger.finished()  # of the same moment: nothing is awaited between
+        digest = await asyncio.to_thread(write_groups, checkpoint / GROUPS_FILE, groups)
+        write_state(checkpoint, RunState(rollouts_done, weight_version, snapshot, weights_published, digest))
         self.folder.point_latest_at(checkpoint)

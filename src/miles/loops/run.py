@@ -9,7 +9,7 @@ from miles.errors import MilesError, RolloutError
 from miles.loops.parts import Cadence, Parts, StopFlag
 from miles.loops.patience import Patience
 from miles.tracking.trace import Spans
-from miles.types import Metrics, Rollout, mean, staleness
+from miles.types import Metrics, Rollout, StepReport, mean, staleness
 
 
 class Run:
@@ -31,7 +31,7 @@ class Run:
         patience: Patience | None = None,
     ) -> None:
         self.cadence, self.version, self.rollouts_done, self.training = cadence, version, rollouts_done, False
-        self.saved_after, self.evaluated_after = rollouts_done, evaluated_after
+        self.saved_after, self.evaluated_after, self._published_after = rollouts_done, evaluated_after, rollouts_done
         self._parts, self._clock, self._trace, self._stop = parts, clock, trace, stop
         self._row: Metrics = {}
         self._patience = patience or Patience(clock)
@@ -62,12 +62,18 @@ class Run:
         self.training = True
         with self._trace.span("policy", f"step {rollout.rollout_id}", version=self.version):
             async with self._patience.while_waiting(f"step {rollout.rollout_id} of the policy"):
-                report = await self._parts.policy.train_on(rollout, self.version)
+                report = await self._take_steps(rollout)
         self._parts.ledger.mark_trained(rollout)
         self.training, self._idle_since = False, self._clock.now()
         self._row["perf/train_time"] = self._idle_since - begin
         self.rollouts_done = rollout.rollout_id + 1
-        self._row |= report.metrics
+        self._row |= report.metrics | off_policy_metrics(report)
+
+    async def _take_steps(self, rollout: Rollout) -> StepReport:
+        """The policy's steps; none on a rollout whose tokens are all out of the loss."""
+        if not any(any(sample.loss_mask) for sample in rollout.samples):
+            return StepReport({}, 0)
+        return await self._parts.policy.train_on(rollout, self.version)
 
     async def publish_if_due(self) -> None:
         """Publish the policy's weights under the next version, in flight, every ``update_weights_interval`` rollouts."""
@@ -76,7 +82,7 @@ class Run:
         with self._trace.span("weights", f"publish {self.version + 1}"):
             async with self._patience.while_waiting(f"the engines to take weights version {self.version + 1}"):
                 self._row |= await self._parts.publisher.publish(self.version + 1)
-        self.version += 1
+        self.version, self._published_after = self.version + 1, self.rollouts_done
         self._parts.rollout.published(self.version)
 
     async def finish_step(self) -> None:
@@ -91,7 +97,8 @@ class Run:
         """The row of the step that was trained last, unless it is written already."""
         if not self._row:
             return
-        seconds = self._clock.now() - self._step_began
+        now = self._clock.now()
+        seconds, self._step_began = now - self._step_began, now
         self._row |= self._parts.ledger.counts() | {"rollout_id": self.rollouts_done - 1, "weight_version": self.version}
         self._row |= {"perf/step_time": seconds}
         self._row |= {"perf/tokens_per_second": self._row.get("rollout/num_tokens", 0.0) / max(seconds, 1e-9)}
@@ -123,8 +130,9 @@ class Run:
         if self.saved_after == self.rollouts_done:
             return
         with self._trace.span("checkpoint", f"save after rollout {self.rollouts_done - 1}"):
+            published = self._published_after == self.rollouts_done
             async with self._patience.while_waiting("the checkpoint to be written"):
-                await self._parts.saver.save(self.rollouts_done, self.version)
+                await self._parts.saver.save(self.rollouts_done, self.version, weights_published=published)
         self.saved_after = self.rollouts_done
         self._step_began = self._idle_since = self._clock.now()
 
@@ -152,3 +160,9 @@ def staleness_metrics(policy_version: int, rollout: Rollout) -> Metrics:
     """Mean and maximum staleness of the groups the policy is about to train on, in weight versions."""
     lags = [float(staleness(policy_version, group)) for group in rollout.groups]
     return {"rollout/staleness/mean": mean(lags), "rollout/staleness/max": max(lags, default=0.0)}
+
+
+def off_policy_metrics(report: StepReport) -> Metrics:
+    """Optimiser steps taken on the rollout, and how many of them began from weights younger than its staleness says."""
+    steps = report.num_optimizer_steps
+    return {"train/num_optimizer_steps": float(steps), "train/off_policy_steps": float(max(steps - 1, 0))}

@@ -23,7 +23,7 @@ from miles.loops.parts import Cadence, Parts, StopFlag
 from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
 from miles.loops.records import CheckpointSaver, RunJournal
-from miles.loops.resume import Start, find_start, record_start
+from miles.loops.resume import Start, find_start, record_start, resume_notes, with_ledger
 from miles.loops.run import Run
 from miles.loops.schedules import run_schedule
 from miles.loops.signals import Interrupts, handling
@@ -32,7 +32,6 @@ from miles.placement.cluster import Cluster, open_cluster
 from miles.placement.logs import stray_output_to
 from miles.placement.map import seats
 from miles.rollout.build import RolloutSide, build_rollout, eval_generator
-from miles.rollout.ledger import Ledger
 from miles.tracking.metrics_file import MetricsFile, last_evaluated
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
@@ -73,14 +72,12 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
     lock = lock_run_folder(folder)
     try:
         refuse_checkpoints_of_another_run(folder)
-        start = find_start(folder, resolution)
+        start = with_ledger(find_start(folder, resolution), resolution, data.prompts)
         for change in start.changes:
             reporter.note(f"changed since the last start: {change}")
         moved = record_start(folder, resolution, start)
-        if moved:
-            reporter.note(
-                f"resuming after rollout {start.state.rollouts_done - 1}; {moved} later rows of metrics.jsonl moved aside"
-            )
+        for line in resume_notes(start, moved):
+            reporter.note(line)
         with MetricsFile(folder.path) as metrics:
             journal = RunJournal(metrics, reporter, resolution.derived.num_rollout)
             trace = Trace(folder.path / "trace.json", clock)
@@ -137,11 +134,10 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
     config, derived, reporter = attempt.resolution.config, attempt.resolution.derived, attempt.reporter
     reporter.stage("starting engines and the policy")
     async with processes(config, derived, cluster, attempt.folder.logs) as running:
-        state, data = attempt.start.state, attempt.data
-        restored = Ledger.restore(state.ledger) if attempt.start.checkpoint else Ledger()
+        state, data, ledger = attempt.start.state, attempt.data, attempt.start.ledger
         side = build_rollout(
             config, derived, data.tokenizer, running.engines, attempt.clock, reporter.note,
-            first_rollout_id=state.rollouts_done, weight_version=state.weight_version, ledger=restored, source=data.prompts,
+            first_rollout_id=state.rollouts_done, weight_version=state.weight_version, ledger=ledger, source=data.prompts,
         )  # fmt: skip
         try:
             with weights_folder() as weights:

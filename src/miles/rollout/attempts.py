@@ -1,7 +1,8 @@
 """One attempt at one group, from its reservation to accepted, dropped or back to waiting; the same in every schedule.
 
 begin: reserve, in flight ──► run: generate, score, judge ──► accepted: buffered
-                                        │                 └─► dropped: filtered, aborted or no reward at all
+                                        │                 ├─► filtered: dropped
+                                        │                 └─► aborted or no reward at all: back to waiting, or dropped
                                         └─ any error, a cancellation or recall() ──► back to waiting
 """
 
@@ -17,6 +18,7 @@ from miles.errors import RolloutError
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.filters import DynamicFilter, keeps
 from miles.rollout.ledger import DropReason
+from miles.rollout.unused import UnusedGroups
 from miles.types import Group, Prompt, SampleStatus
 
 FILTERED_IN_A_ROW_BATCHES = 64
@@ -114,7 +116,7 @@ class Attempts:
 
     def __init__(self, given: RolloutFnInput) -> None:
         self._source, self._ledger, self._generate_group = given.source, given.ledger, given.generate_group
-        self._clock = given.clock
+        self._clock, self._unused = given.clock, UnusedGroups(given)
         self._streak = DropStreak(given.config.data.rollout_batch_size)
         path = given.config.rollout.dynamic_sampling_filter_path
         self._filter: DynamicFilter | None = load_dotted(path, "dynamic_sampling_filter_path", kind="filter") if path else None
@@ -127,7 +129,7 @@ class Attempts:
         return flight
 
     async def run(self, flight: Flight) -> Group | None:
-        """The accepted group, which is buffered in the ledger; None if it was dropped.
+        """The accepted group, which is buffered in the ledger; None if it was dropped or waits to be sampled again.
 
         Raises:
             RolloutError: a filter failed, or nothing but dropped groups came for long.
@@ -135,7 +137,7 @@ class Attempts:
         """
         try:
             group, reason, detail = await self._judged(flight)
-            self._settle(flight, reason, detail)
+            self._settle(flight, group, reason, detail)
         finally:
             self.recall(flight)
         return None if reason else group
@@ -155,14 +157,20 @@ class Attempts:
             return None, DropReason.ABORTED, str(error)
         return group, *judge(group, self._filter)
 
-    def _settle(self, flight: Flight, reason: DropReason | None, detail: str) -> None:
+    def _settle(self, flight: Flight, group: Group | None, reason: DropReason | None, detail: str) -> None:
         self.flights.remove(flight)
-        if reason is None:
-            self._ledger.buffer(flight.prompt.index)
+        if reason is not None:
+            self._refuse(flight.prompt.index, reason, detail)
+        elif group is not None:
+            self._ledger.buffer(group)
             self._streak.accepted()
-        else:
-            self._ledger.drop(flight.prompt.index, reason)
-            self._streak.dropped(reason, detail)
+
+    def _refuse(self, index: int, reason: DropReason, detail: str) -> None:
+        if reason is DropReason.DYNAMIC_FILTER:
+            self._ledger.drop(index, reason)
+        elif self._unused.set_aside(index, reason):
+            return
+        self._streak.dropped(reason, detail)
 
 
 def judge(group: Group, dynamic_filter: DynamicFilter | None) -> tuple[DropReason | None, str]:

@@ -69,8 +69,12 @@ def build_rollout(
 
 
 def rollout_function(given: RolloutFnInput) -> RolloutFn:
-    """The rollout function that the run resolved to, built."""
-    built: RolloutFn = load_dotted(given.derived.rollout_function_path, "rollout_function_path", kind="rollout")(given)
+    """The rollout function that the run resolved to, built; finished groups it would not use go back to waiting."""
+    build = load_dotted(given.derived.rollout_function_path, "rollout_function_path", kind="rollout")
+    if not getattr(build, "takes_finished_groups", False):
+        for group in given.ledger.finished():
+            given.ledger.put_back(group.index)
+    built: RolloutFn = build(given)
     return built
 
 

@@ -49,7 +49,8 @@ class RolloutFnInput:
 class RolloutFn(Protocol):
     """Built once per run; called once per training step.
 
-    Calls for rollout k, k+1, … come in order, never two at a time.
+    Calls for rollout k, k+1, … come in order, never two at a time. After a resume ``given.ledger.finished()`` are groups
+    sampled before; a class with ``takes_finished_groups = True`` uses them first, for any other they are sampled again.
     """
 
     async def __call__(self, rollout_id: int, weight_version: int) -> Rollout:

@@ -5,11 +5,12 @@
         └───────────── wakes: a group ended, a batch was taken, weights were published, resume ◄─────┘
 
 Everything happens on events; nothing polls. The buffer's bound and the concurrency limit admission alone, so a finished
-group always has a place. The policy waits in one case: a batch is not there yet, or taking it would push groups that are
-still in flight past the last step that may use them (``pacing``).
+group always has a place. When the policy may take a batch, and what becomes of groups that are too old, is the staleness
+control's to say (``staleness_control``): under ``pace`` the policy waits for groups that would otherwise come too late.
 """
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import NoReturn
 
@@ -20,23 +21,33 @@ from miles.rollout import pacing
 from miles.rollout.attempts import Attempts, Flight
 from miles.rollout.buffer import DataBuffer, PacedBuffer
 from miles.rollout.contracts import RolloutFnInput
+from miles.rollout.discards import Discards
 from miles.rollout.failures import first_failure
 from miles.rollout.handover import Handover
+from miles.rollout.masking import has_trained_token, masked_metrics, oldest_trained_version
 from miles.rollout.metrics import fully_async_metrics
 from miles.rollout.progress import ProgressWatch
-from miles.types import Group, Rollout, staleness
+from miles.rollout.staleness_control import control_for
+from miles.types import Group, Metrics, Rollout
 
 
 class FullyAsyncRolloutFn:
     """Built once; production starts with the first call and ends with ``close``."""
 
+    takes_finished_groups = True
+
     def __init__(self, given: RolloutFnInput) -> None:
         options = fully_async_options(given)
         self._rule = pacing_rule(given, options)
+        self._control = control_for(options.staleness_control, self._rule)
         self._policy = pacing.at_step(self._rule, given.first_rollout_id, given.weight_version)
         self._published = given.weight_version
-        self._ledger = given.ledger
+        self._ledger, self._say = given.ledger, given.say
         self._buffer = new_buffer(options.custom_async_data_buffer_path)
+        for group in given.ledger.finished():
+            self._buffer.put(group)
+        self._chosen: list[Group] = []
+        self._discards = Discards(given)
         self._attempts, self._handover = Attempts(given), Handover(given)
         self._watch = ProgressWatch(given.clock, options.no_progress_seconds, given.say, self._describe)
         self._paused = self._closed = self._waiting = False
@@ -58,11 +69,11 @@ class FullyAsyncRolloutFn:
         self._policy = pacing.at_step(self._rule, rollout_id, weight_version)
         self._send_back_overdue()
         self._admission.set()
-        groups = await self._next_batch(rollout_id)
-        self._check_bound(weight_version, groups)
-        extra = fully_async_metrics(groups, weight_version, self._num_finished, len(self._attempts.flights))
-        extra["rollout/fully_async/sent_back"], self._sent_back = float(self._sent_back), 0
-        return self._handover.hand_over(rollout_id, groups, extra)
+        groups = await self._next_batch(rollout_id, weight_version)
+        metrics = self._measure(weight_version, groups)
+        rollout = self._handover.hand_over(rollout_id, groups, metrics, self._control.mask_for(weight_version))
+        self._check(weight_version, rollout)
+        return rollout
 
     def published(self, version: int) -> None:
         """Groups admitted from now on count from ``version``.
@@ -96,7 +107,7 @@ class FullyAsyncRolloutFn:
 
     @property
     def _num_finished(self) -> int:
-        return sum(self._buffer.counts_by_version().values())
+        return sum(self._buffer.counts_by_version().values()) + len(self._chosen)
 
     def _start(self) -> None:
         if self._producer is None:
@@ -124,7 +135,7 @@ class FullyAsyncRolloutFn:
 
     def _may_admit(self) -> bool:
         flying = len(self._attempts.flights)
-        return not self._paused and pacing.may_admit(self._rule, self._policy, self._published, flying, self._num_finished)
+        return not self._paused and self._control.may_admit(self._policy, self._published, flying, self._num_finished)
 
     async def _run(self, flight: Flight) -> None:
         group = await self._attempts.run(flight)
@@ -135,7 +146,21 @@ class FullyAsyncRolloutFn:
     def _ended(self, flight: Flight, _: "asyncio.Task[None]") -> None:
         self._attempts.recall(flight)
 
-    async def _next_batch(self, rollout_id: int) -> list[Group]:
+    async def _next_batch(self, rollout_id: int, policy_version: int) -> list[Group]:
+        while True:
+            await self._until_takeable(rollout_id)
+            missing = self._rule.batch_size - len(self._chosen)
+            candidates = [*self._chosen, *self._buffer.take(missing)]
+            self._chosen = self._discards.sift(candidates, policy_version, self._control.is_too_old)
+            self._moved()
+            if len(self._chosen) == self._rule.batch_size:
+                break
+        groups, self._chosen = self._chosen, []
+        self._policy = self._policy.after_take()
+        self._moved()
+        return groups
+
+    async def _until_takeable(self, rollout_id: int) -> None:
         self._waiting = True
         try:
             while not self._may_take(rollout_id):
@@ -143,16 +168,13 @@ class FullyAsyncRolloutFn:
                 await self._changed.wait()
         finally:
             self._waiting = False
-        groups = self._buffer.take(self._rule.batch_size)
-        self._policy = self._policy.after_take()
-        self._moved()
-        return groups
 
     def _may_take(self, rollout_id: int) -> bool:
         if self._producer is not None and self._producer.done():
             self._raise_failure(self._producer, rollout_id)
-        flying = self._attempts.flights.counts_by_version()
-        return pacing.may_take(self._rule, self._policy, flying, self._buffer.counts_by_version())
+        finished = Counter(self._buffer.counts_by_version())
+        finished.update(group.version_admitted for group in self._chosen)
+        return self._control.may_take(self._policy, self._attempts.flights.counts_by_version(), finished)
 
     def _raise_failure(self, producer: "asyncio.Task[None]", rollout_id: int) -> NoReturn:
         error = None if producer.cancelled() else producer.exception()
@@ -161,15 +183,26 @@ class FullyAsyncRolloutFn:
 
     def _send_back_overdue(self) -> None:
         flights, finished = self._attempts.flights, self._buffer.counts_by_version()
-        num_flying, num_finished = pacing.overdue(self._rule, self._policy, flights.counts_by_version(), finished)
+        num_flying, num_finished = self._control.overdue(self._policy, flights.counts_by_version(), finished)
         for flight in flights.oldest(num_flying):
             self._attempts.recall(flight)
         for group in self._buffer.take(num_finished) if num_finished else []:
             self._ledger.put_back(group.index)
         self._sent_back += num_flying + num_finished
 
-    def _check_bound(self, policy_version: int, groups: list[Group]) -> None:
-        lag = max(staleness(policy_version, group) for group in groups)
+    def _measure(self, policy_version: int, groups: list[Group]) -> Metrics:
+        left = self._buffer.counts_by_version()
+        metrics = fully_async_metrics(groups, policy_version, left, len(self._attempts.flights))
+        metrics["rollout/fully_async/sent_back"], self._sent_back = float(self._sent_back), 0
+        if self._control.mask_for(policy_version) is not None:
+            metrics |= masked_metrics(groups, policy_version - self._rule.max_staleness)
+        return metrics | self._discards.metrics(groups)
+
+    def _check(self, policy_version: int, rollout: Rollout) -> None:
+        versions = [version for group in rollout.groups if (version := oldest_trained_version(group)) is not None]
+        lag = policy_version - min(versions, default=policy_version)
+        if not has_trained_token(rollout.groups):
+            self._say(f"rollout {rollout.rollout_id} has no token to train on: no optimiser step is taken on it")
         if lag > self._rule.max_staleness:
             raise RolloutError(
                 f"a batch of staleness {lag} came out of {type(self._buffer).__name__}, the bound is {self._rule.max_staleness} "

@@ -19,7 +19,9 @@ from miles.types import Group, Rollout
 
 
 class InferenceRolloutFn:
-    """One batch of groups per call, all concurrently."""
+    """One batch of groups per call, all concurrently; groups that a resumed run brings along are used first."""
+
+    takes_finished_groups = True
 
     def __init__(self, given: RolloutFnInput) -> None:
         self._batch_size = given.config.data.rollout_batch_size
@@ -28,6 +30,7 @@ class InferenceRolloutFn:
         self._attempts, self._handover = Attempts(given), Handover(given)
         self._watch = ProgressWatch(given.clock, given.config.rollout.no_progress_seconds, given.say, self._describe)
         self._accepted: list[Group] = []
+        self._carried = sorted(given.ledger.finished(), key=lambda group: group.index)
         self._running = asyncio.Event()
         self._running.set()
 
@@ -37,7 +40,7 @@ class InferenceRolloutFn:
         Raises:
             RolloutError: a group failed; its siblings were cancelled and are waiting again.
         """
-        self._accepted = []
+        self._accepted, self._carried = self._carried[: self._batch_size], self._carried[self._batch_size :]
         self._watch.moved()
         try:
             await self._fill_slots()
@@ -68,8 +71,9 @@ class InferenceRolloutFn:
     async def _fill_slots(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch.run())
-            slots = [tasks.create_task(self._fill_slot()) for _ in range(self._batch_size)]
-            await asyncio.wait(slots)
+            slots = [tasks.create_task(self._fill_slot()) for _ in range(self._batch_size - len(self._accepted))]
+            if slots:
+                await asyncio.wait(slots)
             watching.cancel()
 
     async def _fill_slot(self) -> None:

@@ -4,9 +4,11 @@
     ──────► in flight ──────► buffered ──────► in training ──────► trained (counted, then forgotten)
        ▲        │                │                  │
     waiting ◄───┴── put_back ────┴──────────────────┘        drop(reason): waiting, in flight or buffered ──► dropped
+                    retry (counted)
 
 At any moment ``issued = waiting + in flight + buffered + in training + trained + dropped``. A group's identity is its
-index in the order of issue, so no prompt is lost and none is trained twice. Memory is bounded by the groups alive.
+index in the order of issue, so no prompt is lost and none is trained twice. Finished groups are kept here with their
+samples until they are trained, so that a checkpoint holds them. Memory is bounded by the groups alive.
 """
 
 import heapq
@@ -16,7 +18,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from miles.errors import CheckpointError, RolloutError
-from miles.types import Metrics, Rollout
+from miles.types import Group, Metrics, Rollout
 
 
 class GroupState(StrEnum):
@@ -52,6 +54,9 @@ class Ledger:
         self._state: dict[int, GroupState] = {}
         self._sizes: Counter[GroupState] = Counter()
         self._waiting: list[int] = []
+        self._finished: dict[int, Group] = {}
+        self._retries: Counter[int] = Counter()
+        self._num_retries = 0
 
     def reserve(self) -> int:
         """Take the lowest waiting group, or issue a new one; it is in flight now. Returns its index."""
@@ -64,10 +69,11 @@ class Ledger:
         self._enter(self._issued - 1, GroupState.IN_FLIGHT)
         return self._issued - 1
 
-    def buffer(self, index: int) -> None:
+    def buffer(self, group: Group) -> None:
         """In flight → buffered: finished and scored."""
-        self._require(index, frozenset({GroupState.IN_FLIGHT}), "be buffered")
-        self._enter(index, GroupState.BUFFERED)
+        self._require(group.index, frozenset({GroupState.IN_FLIGHT}), "be buffered")
+        self._enter(group.index, GroupState.BUFFERED)
+        self._finished[group.index] = group
 
     def start_training(self, index: int) -> None:
         """Buffered → in training: the policy has taken it."""
@@ -91,7 +97,27 @@ class Ledger:
         """In flight, buffered or in training → waiting: it will be sampled again, under the same index."""
         self._require(index, ALIVE, "go back to waiting")
         self._enter(index, GroupState.WAITING)
+        self._finished.pop(index, None)
         heapq.heappush(self._waiting, index)
+
+    def retry(self, index: int) -> None:
+        """``put_back`` after a failure of the group's own, which counts against its budget."""
+        self.put_back(index)
+        self._retries[index] += 1
+        self._num_retries += 1
+
+    def retries(self, index: int) -> int:
+        """How often a group that is not settled was put back for a failure of its own."""
+        return self._retries[index]
+
+    @property
+    def num_retries(self) -> int:
+        """Retries of all groups since the run, or its resumption, began."""
+        return self._num_retries
+
+    def finished(self) -> tuple[Group, ...]:
+        """Groups buffered or in training, in the order in which they were finished."""
+        return tuple(self._finished.values())
 
     def state(self, index: int) -> GroupState | None:
         """Where a group is; None when it is trained, dropped or not issued yet."""
@@ -125,17 +151,23 @@ class Ledger:
             )
 
     def snapshot(self) -> dict[str, Any]:
-        """JSON-able state. Groups not yet trained are written as waiting: a resumed run samples them again."""
+        """JSON-able state. Groups in flight are written as waiting; the samples of ``finished()`` go into a file of their own."""
         return {
             "issued": self._issued,
             "trained": self._trained,
             "dropped": {str(reason): number for reason, number in self.dropped().items()},
-            "waiting": sorted(self._state),
+            "waiting": sorted(self._state.keys() - self._finished.keys()),
+            "finished": list(self._finished),
+            "retries": {str(index): number for index, number in self._retries.items() if number},
         }
 
     @classmethod
-    def restore(cls, snapshot: Mapping[str, Any]) -> "Ledger":
+    def restore(cls, snapshot: Mapping[str, Any], finished: Sequence[Group] | None = ()) -> "Ledger":
         """The ledger that ``snapshot`` describes.
+
+        Args:
+            snapshot: of another ledger.
+            finished: its ``finished()`` groups, which are buffered again; None sends them back to waiting.
 
         Raises:
             CheckpointError: something is missing, of the wrong kind, or does not add up.
@@ -144,13 +176,28 @@ class Ledger:
         try:
             ledger._issued, ledger._trained = int(snapshot["issued"]), int(snapshot["trained"])
             ledger._dropped.update({DropReason(reason): int(number) for reason, number in snapshot["dropped"].items()})
-            waiting = [int(index) for index in snapshot["waiting"]]
+            waiting, done = ([int(index) for index in snapshot[state]] for state in ("waiting", "finished"))
+            ledger._retries.update({int(index): int(number) for index, number in snapshot["retries"].items()})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"the ledger of the checkpoint cannot be read ({error!r}). Resume from another checkpoint"
             ) from error
-        ledger._fill_waiting(waiting)
+        ledger._fill_waiting([*waiting, *done])
+        if finished is not None:
+            ledger._fill_finished(done, finished)
         return ledger
+
+    def _fill_finished(self, wanted: Sequence[int], finished: Sequence[Group]) -> None:
+        if [group.index for group in finished] != list(wanted):
+            raise CheckpointError(
+                f"the checkpoint's ledger knows {len(wanted)} finished groups, but {len(finished)} or others are there. "
+                "Resume from another checkpoint, or pass --accept-missing-state to sample them again"
+            )
+        known = set(wanted)
+        self._waiting = [index for index in self._waiting if index not in known]
+        for group in finished:
+            self._enter(group.index, GroupState.BUFFERED)
+            self._finished[group.index] = group
 
     def _fill_waiting(self, waiting: Sequence[int]) -> None:
         distinct = set(waiting)
@@ -175,6 +222,8 @@ class Ledger:
 
     def _settle(self, index: int) -> None:
         self._sizes[self._state.pop(index)] -= 1
+        self._finished.pop(index, None)
+        self._retries.pop(index, None)
 
     def _require(self, index: int, allowed: frozenset[GroupState], doing: str) -> None:
         state = self._state.get(index)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from miles.rollout.filters import has_reward_spread
+from miles.rollout.histograms import staleness_histogram
 from miles.rollout.ledger import DropReason
 from miles.types import Group, Metrics, Sample, SampleStatus, mean, staleness
 
@@ -39,16 +40,20 @@ def dropped_metrics(before: Mapping[DropReason, int], now: Mapping[DropReason, i
     return {f"rollout/dropped/{reason}": float(now[reason] - before[reason]) for reason in DropReason}
 
 
-def fully_async_metrics(groups: Sequence[Group], policy_version: int, queue_size: int, in_flight: int) -> Metrics:
+def fully_async_metrics(groups: Sequence[Group], policy_version: int, left_behind: Mapping[int, int], in_flight: int) -> Metrics:
     """What fully async adds, at the moment the policy takes the batch.
 
-    queue_size: finished groups left in the buffer; in_flight: groups at the engines. Staleness is that of the groups
-    consumed, in versions, on the policy's clock.
+    left_behind: finished groups left in the buffer, by version; in_flight: groups at the engines. Staleness is in versions,
+    on the policy's clock: ``avg_staleness``, ``max_staleness`` and ``staleness/<lag>`` of the groups consumed,
+    ``waiting_staleness/<lag>`` of those left in the buffer, counted from their admission.
     """
-    lags = [float(staleness(policy_version, group)) for group in groups]
+    lags = [staleness(policy_version, group) for group in groups]
+    waiting = {policy_version - version: number for version, number in left_behind.items() if number}
     return {
-        "rollout/fully_async/queue_size": float(queue_size),
+        "rollout/fully_async/queue_size": float(sum(waiting.values())),
         "rollout/fully_async/in_flight": float(in_flight),
-        "rollout/fully_async/avg_staleness": mean(lags),
-        "rollout/fully_async/max_staleness": max(lags, default=0.0),
+        "rollout/fully_async/avg_staleness": mean([float(lag) for lag in lags]),
+        "rollout/fully_async/max_staleness": float(max(lags, default=0)),
+        **staleness_histogram("rollout/fully_async/staleness", lags),
+        **{f"rollout/fully_async/waiting_staleness/{lag}": float(number) for lag, number in sorted(waiting.items())},
     }

@@ -13,6 +13,7 @@ from miles.errors import CheckpointError, MilesError
 from miles.types import Metrics
 
 FILE_NAME = "metrics.jsonl"
+BEFORE_ALL = -2
 
 
 class MetricsFile:
@@ -74,13 +75,17 @@ def read_rows(path: Path) -> list[Metrics]:
 
 
 def set_aside_rows_after(run_dir: Path, last_rollout_id: int) -> int:
-    """Move rows with a later ``rollout_id`` to ``metrics.after-N.jsonl``; returns how many there were."""
+    """Move rows with a later ``rollout_id`` to ``metrics.after-N.jsonl``; returns how many there were.
+
+    A run that begins anew has ``BEFORE_ALL`` as its last rollout: the first evaluation's row, of rollout -1, moves too.
+    """
     path = run_dir / FILE_NAME
     rows = read_rows(path)
     later = [row for row in rows if row["rollout_id"] > last_rollout_id]
     if not later and path.read_bytes().endswith(b"\n"):
         return 0
-    side = run_dir / f"metrics.after-{last_rollout_id}.jsonl"
+    name = "start" if last_rollout_id == BEFORE_ALL else last_rollout_id
+    side = run_dir / f"metrics.after-{name}.jsonl"
     with side.open("ab") as file:
         file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in later)
     kept = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows if row["rollout_id"] <= last_rollout_id]

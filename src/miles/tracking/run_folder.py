@@ -1,6 +1,6 @@
 """The run folder: what a run leaves behind, and how the next start finds it.
 
-config.toml     re-runs exactly, origins as comments      checkpoints/rollout-000119/{hf,trainer,state.json}
+config.toml     re-runs exactly, origins as comments      checkpoints/rollout-000119/{hf,trainer,groups.jsonl,state.json}
 config.json     the same with every origin, to be read
 metrics.jsonl   one flat object a line                    checkpoints/latest   name of the newest complete one
 trace.json      Chrome trace                              logs/
@@ -10,13 +10,14 @@ import datetime
 import fcntl
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from miles.errors import CheckpointError, ConfigError, MachineError, Problem
 
 STATE_FILE = "state.json"
+GROUPS_FILE = "groups.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,15 @@ class RunState:
     rollouts_done: rollouts trained; the next rollout_id.
     weight_version: the version the policy's weights were published under.
     ledger: the ledger's snapshot.
+    weights_published: whether the policy's weights are those of ``weight_version``; if not, they are younger.
+    groups_digest: of the finished groups in ``groups.jsonl``.
     """
 
     rollouts_done: int
     weight_version: int
     ledger: dict[str, Any] = field(default_factory=dict)
+    weights_published: bool = True
+    groups_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +63,26 @@ class RunFolder:
     def latest(self) -> Path | None:
         """The newest complete checkpoint, None where there is none.
 
+        A run killed between its first checkpoint and the pointer has no pointer yet; the newest complete folder counts then.
+
         Raises:
             CheckpointError: the pointer names a folder that is gone.
         """
         pointer = self.checkpoints / "latest"
         if not pointer.exists():
-            return None
+            return self.newest_complete()
         folder = self.checkpoints / pointer.read_text().strip()
         if not folder.is_dir():
             raise CheckpointError(
-                f"{pointer} names {folder.name}, which is gone. Put it back or write another name into {pointer}."
+                f"{pointer} names {folder.name}, which is gone. Put it back, write another name into {pointer}, "
+                "or pass --accept-missing-state to start anew."
             )
         return folder
+
+    def newest_complete(self) -> Path | None:
+        """The checkpoint of the latest rollout that has all its parts."""
+        complete = [state.parent for state in self.checkpoints.glob(f"rollout-*/{STATE_FILE}")]
+        return max(complete, key=lambda folder: folder.name, default=None)
 
     def point_latest_at(self, folder: Path) -> None:
         """Make ``folder`` the checkpoint that a resume starts from."""
@@ -135,8 +148,9 @@ def lock_run_folder(folder: RunFolder) -> int:
 
 def write_state(checkpoint: Path, state: RunState) -> None:
     """Write the run's part of a checkpoint."""
-    text = json.dumps({"rollouts_done": state.rollouts_done, "weight_version": state.weight_version, "ledger": state.ledger})
-    (checkpoint / STATE_FILE).write_text(text)
+    aside = checkpoint / f"{STATE_FILE}.tmp"
+    aside.write_text(json.dumps(asdict(state)))
+    aside.replace(checkpoint / STATE_FILE)
 
 
 def read_state(checkpoint: Path) -> RunState:
@@ -150,5 +164,6 @@ def read_state(checkpoint: Path) -> RunState:
         return RunState(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error}. Point `latest` at an older checkpoint or use a new --run-dir."
+            f"{path} cannot be read: {error}. Point `latest` at an older checkpoint, use a new --run-dir, or pass "
+            "--accept-missing-state to start anew."
         ) from error

@@ -42,6 +42,14 @@ class RolloutOptions(OptionSet):
         usual=False,
         on_resume="safe",
     )
+    max_group_retries: int = option(
+        2,
+        "How often a group that failed, timed out or came too late is sampled again before it is dropped.",
+        panel=PANEL,
+        ge=0,
+        usual=False,
+        on_resume="safe",
+    )
     no_progress_seconds: float = option(
         60.0,
         "Say who waits for whom when nothing has moved for so long.",
@@ -114,15 +122,12 @@ class FullyAsync(RolloutOptions):
         "pace",
         "How the bound is held: `pace` admits only what can be used, `mask` takes old tokens out of the loss, `filter` discards.",
         panel=FULLY_ASYNC_PANEL,
-        not_yet="`mask` and `filter`",
-        not_yet_values=["mask", "filter"],
     )
-    async_unused_samples_handler: Literal["retry", "drop"] | None = option(
-        None,
-        "What happens to groups that were not used.",
+    async_unused_samples_handler: Literal["retry", "drop"] = option(
+        "retry",
+        "What happens to groups that failed, timed out, or under `filter` are too old: sampled again, or dropped.",
         panel=FULLY_ASYNC_PANEL,
         usual=False,
-        not_yet="handling of unused groups",
     )
     async_max_concurrent_samples: int | None = option(
         None,

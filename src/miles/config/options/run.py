@@ -25,6 +25,13 @@ class RunOptions(OptionSet):
         usual=False,
         on_resume="safe",
     )
+    accept_missing_state: bool = option(
+        False,
+        "Resume although the saved state is missing or damaged: what cannot be read starts anew, and the run says what is lost.",
+        panel=PANEL,
+        usual=False,
+        on_resume="safe",
+    )
     seed: int = option(1234, "Seed of the policy.", panel=PANEL, ge=0)
     deterministic: bool = option(False, "Same seed, same bits: fixed shapes in the engine, one order everywhere.", panel=PANEL)
     use_tensorboard: bool = option(

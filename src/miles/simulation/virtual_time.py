@@ -5,8 +5,10 @@ from asyncio import base_events
 from collections.abc import Coroutine
 from typing import Any
 
+from miles.errors import MilesError
 
-class DeadlockError(Exception):
+
+class DeadlockError(MilesError):
     """Nothing is ready and nothing will be."""
 
 
@@ -15,6 +17,8 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     HORIZON_SECONDS = 1e9
 
+    _scheduled: list[asyncio.TimerHandle]
+
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
@@ -22,6 +26,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._selector = self
 
     def time(self) -> float:
+        """Virtual seconds since the loop was made."""
         return self._now
 
     def select(self, timeout: float | None) -> list[Any]:
@@ -43,12 +48,14 @@ class VirtualClock:
     """The clock of the running virtual loop."""
 
     def now(self) -> float:
+        """Virtual seconds; 0 before the loop runs."""
         try:
             return asyncio.get_running_loop().time()
         except RuntimeError:
-            return 0.0  # built before the loop runs
+            return 0.0
 
     async def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
         await asyncio.sleep(seconds)
 
 

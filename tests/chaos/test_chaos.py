@@ -1,0 +1,28 @@
+"""The driver is killed at random moments; what the run amounts to in the end is what an undisturbed one does."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.lives import live_through
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+SHORT = ("--preset", "reverse", "--num-rollout", "24", "--save-interval", "2", "--skip-eval-before-train")
+
+
+def test_a_fully_async_run_survives_kills(tmp_path: Path) -> None:
+    chaos = live_through(["train-async", "--fully-async", *SHORT], tmp_path / "run", 3, seed=7)
+    chaos.check(24, batch_size=16)
+    assert max(row["rollout/fully_async/max_staleness"] for row in chaos.steps) <= 4
+
+
+def test_a_sync_run_that_was_killed_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    flags = ["train", *SHORT, "--deterministic"]
+    whole = live_through(flags, tmp_path / "whole", 0, seed=0)
+    chaos = live_through(flags, tmp_path / "run", 2, seed=3)
+    chaos.check(24, batch_size=16)
+
+    def bits(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+        return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in rows]
+
+    assert bits(chaos.steps) == bits(whole.steps)
