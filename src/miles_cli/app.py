@@ -16,6 +16,7 @@ import typer
 
 from miles_cli.config_app import config_app
 from miles_cli.invocation import PlainCommand, RootGroup, TrainAsyncCommand, TrainCommand
+from miles_cli.simulate_app import add_simulate
 from miles_cli.source_options import AsJson, ConfigFiles, DryRun, HelpAll, Preset
 
 HELP = "Reinforcement-learning post-training for language models, from a laptop CPU to a Ray cluster of GPUs."
@@ -28,6 +29,7 @@ First try: miles train-async --fully-async --preset reverse"""
 
 app = typer.Typer(name="miles", cls=RootGroup, help=HELP, add_completion=False, rich_markup_mode="rich")
 app.add_typer(config_app)
+add_simulate(app)
 
 
 def _print_version(value: bool) -> None:

@@ -85,6 +85,10 @@ class TrainAsyncCommand(OptionsCommand):
     option_owner = "train-async"
 
 
+class SimulateCommand(TrainAsyncCommand):
+    """Takes the options of both commands; which schedule has which is decided when they are resolved."""
+
+
 class ShowGroup(CommandGroup):
     """``miles config show``: a run folder may stand for the command; without one it takes no options of a run, and says so."""
 
