@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from miles.config import layers, presets
+from miles.config.reading import read_value
 from miles.config.registry import option_table
 from miles.config.resolve import examine
 from miles.config.sources import Sources
@@ -16,6 +17,33 @@ from tests.config.support import VARIANTS, flag, flag_value, good_values, owned_
 pytestmark = pytest.mark.unit
 LAYERS = ("preset", "project file", "standing file", "file 1", "file 2", "variable", "earlier flag", "flag")
 FILES = ("project file", "standing file", "file 1", "file 2")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_of_any_option_nothing_that_was_given_is_lost(bench, variant, tmp_path, monkeypatch):
+    command, selectors = VARIANTS[variant]
+    names = sorted(name for name in owned_names(variant) if not option_table()[name].meta.selector)
+    monkeypatch.setattr(presets, "PRESETS", tmp_path)
+
+    @given(stacks(names))
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    def law(stack):
+        sources = sources_of(bench, stack, selectors, tmp_path)
+        chains = layers.gather(command, sources).chains
+        for name, values in stack.items():
+            assert [str(given.origin) for given in chains[name]] == expected_origins(name, values, stack, sources)
+            top = values[next(layer for layer in reversed(LAYERS) if layer in values)]
+            counts = chains[name][0]
+            assert read_value(option_table()[name], counts.raw, counts.folder) == as_read(option_table()[name], top)
+
+    law()
+
+
+def as_read(option, value):
+    """A value as reading makes it: paths are paths."""
+    if option.shape.scalar is not Path:
+        return value
+    return tuple((name, Path(item)) for name, item in value) if option.shape.pairs else Path(value)
 
 
 def plain_options(variant):
@@ -27,9 +55,9 @@ def plain_options(variant):
 
 
 @st.composite
-def stacks(draw, variant):
+def stacks(draw, options):
     """Option → layer → value."""
-    names = draw(st.lists(st.sampled_from(list(plain_options(variant))), unique=True, min_size=1, max_size=8))
+    names = draw(st.lists(st.sampled_from(options), unique=True, min_size=1, max_size=8))
     return {
         name: {
             layer: draw(st.sampled_from(good_values(option_table()[name])))
@@ -94,7 +122,7 @@ def test_the_top_layer_wins_and_the_chain_is_whole(bench, variant, tmp_path, mon
     command, selectors = VARIANTS[variant]
     monkeypatch.setattr(presets, "PRESETS", tmp_path)
 
-    @given(stacks(variant))
+    @given(stacks(list(plain_options(variant))))
     @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def law(stack):
         sources = sources_of(bench, stack, selectors, tmp_path)

@@ -6,10 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from miles.config.registry import option_table
+from miles.config.resolution import Resolution
 from miles.config.resolve import resolve
 from miles.config.sources import Sources
-from miles.config.toml_out import config_toml
-from tests.config.support import VARIANTS
+from miles.config.toml_out import NOT_WRITTEN, config_toml, lines_about
+from miles.config.view import GIVEN
+from miles_cli.render import differs
+from tests.config.support import VARIANTS, flag_value, good_values, owned_names
 
 pytestmark = pytest.mark.unit
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")) | st.sampled_from('\n\t"\\#['), min_size=1, max_size=8)
@@ -60,6 +64,37 @@ def test_the_same_configuration_comes_back(bench, variant, tmp_path):
         assert keys(config_toml(again)) == keys(text)
 
     law()
+
+
+@pytest.mark.parametrize("variant", OWN)
+def test_every_option_comes_back_from_the_whole_file_or_from_what_was_changed(bench, variant, tmp_path):
+    command, selectors = VARIANTS[variant]
+    seen = 0
+    for name in sorted(owned_names(variant) - set(NOT_WRITTEN)):
+        found = bench.examine(command, selectors | alone(option_table()[name]))
+        if found.problems:
+            continue  # what it needs beside it, or a file; see the law above
+        first = Resolution(command, found.config, found.derived, found.rows, found.warnings)
+        text = config_toml(first)
+        changed = lines_about(text, {row.option for row in first.rows if differs(row)})
+        again = resolve(command, Sources(config_files=(bench.file((text, changed)[seen % 2]),), cwd=tmp_path))
+        assert again.config == first.config, name
+        seen += 1
+    assert seen > 60
+
+
+def alone(option):
+    """Flags that give an option one value and make it count."""
+    flags = {}
+    for other, wanted in list(option.meta.counts_when.items())[:1]:
+        value = good_values(option_table()[other])[0] if GIVEN in wanted else wanted[0]
+        flags[other] = flag_value(value)
+    flags[option.name] = flag_value(good_values(option)[0])
+    if option.meta.alternative:
+        flags[option.meta.alternative] = ...
+    if "eval_prompt_data" in flags:
+        flags["eval_prompt_data"] = (("a", "heldout.jsonl"),)
+    return flags
 
 
 def keys(text):
