@@ -56,7 +56,7 @@ def test_rows_show_what_is_derived(bench, variant):
         assert rows[shown].value == ("none" if value is None else str(value)), name
     assert resolution.derived.schedule == variant
     assert all(row.origin for row in resolution.rows)
-    assert derive(resolution.config, Facts(10, 4096, False)) == resolution.derived
+    assert derive(resolution.config, Facts(10, 4096, False, False)) == resolution.derived
 
 
 @pytest.mark.parametrize(

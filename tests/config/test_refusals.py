@@ -207,8 +207,31 @@ ON_TOP_OF_THE_PRESET = [
         "actor_num_gpus_per_replica",
         ["does not divide the policy's ranks", "= 4"],
     ),
-    ("train", {"rollout_num_gpus_per_engine": "2"}, {}, [], "rollout_num_gpus_per_engine", ["embedded engine"]),
-    ("train", {"engine": "sglang"}, {}, [], "engine", ["not available yet"]),
+    (
+        "train",
+        {"rollout_num_gpus_per_engine": "2", "rollout_num_gpus": "2"},
+        {},
+        [],
+        "rollout_num_gpus_per_engine",
+        ["embedded engine"],
+    ),
+    (
+        "train",
+        {"engine": "sglang", "deterministic": True},
+        {},
+        [],
+        "deterministic",
+        ["no deterministic form", "Pass --engine embedded"],
+    ),
+    (
+        "train",
+        {"engine": "sglang", "rollout_num_gpus_per_engine": "2", "rollout_num_gpus": "2"},
+        {},
+        [],
+        "rollout_num_gpus_per_engine",
+        ["on a CPU"],
+    ),
+    ("train", {"engine": "embedded"}, {}, ["sglang = [['page-size', '1']]"], "sglang", ["no effect while engine = embedded"]),
     ("train", {"kl_loss_coef": "0.1"}, {}, [], "kl_loss_coef", ["no effect while use_kl_loss is not set", "Pass --use-kl-loss"]),
     ("train", {"reward_key": "x"}, {}, [], "reward_key", ["no effect while custom_rm_path is not set"]),
     ("train", {"colocate": True}, {}, [], "colocate", ["not available yet: colocated placement"]),
@@ -328,13 +351,29 @@ def test_secrets_are_never_shown(bench):
 
 
 def test_cuda_is_asked_for_only_where_there_is_a_driver(bench, monkeypatch):
-    found = {"has_cuda": False}
-    monkeypatch.setattr(resolving, "read_facts", lambda *_: Facts(10, 256, found["has_cuda"]))
+    found = {"has_cuda": False, "has_sglang": False}
+    monkeypatch.setattr(resolving, "read_facts", lambda *_: Facts(10, 256, **found))
     (problem,) = refuse(bench, "train", {"device": "cuda"})
     assert "needs an NVIDIA driver" in problem.why
     found["has_cuda"] = True
     (problem,) = refuse(bench, "train", {"device": "auto"})
-    assert (problem.option, problem.remedy) == ("engine", "Pass --engine embedded, or --device cpu")
+    assert problem.option == "engine"
     assert "sglang on cuda" in problem.why
+    assert "miles[sglang]" in problem.remedy
     sources = bench.sources({"device": "auto", "engine": "embedded"}, bare=True, preset="reverse")
     assert resolve("train", sources).derived.device == "cuda"
+    sources = bench.sources({"device": "auto"}, bare=True, preset="reverse")
+    found["has_sglang"] = True
+    assert resolve("train", sources).derived.engine == "sglang"
+
+
+def test_sglang_is_asked_for_only_where_it_is_installed(bench, monkeypatch):
+    found = {"has_sglang": False}
+    monkeypatch.setattr(resolving, "read_facts", lambda *_: Facts(10, 256, has_cuda=False, **found))
+    (problem,) = refuse(bench, "train", {"engine": "sglang"})
+    assert problem.option == "engine"
+    assert "not installed" in problem.why
+    assert "requirements/sglang-cpu.txt" in problem.remedy
+    found["has_sglang"] = True
+    sources = bench.sources({"engine": "sglang"}, bare=True, preset="reverse")
+    assert resolve("train", sources).derived.engine == "sglang"

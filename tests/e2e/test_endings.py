@@ -39,7 +39,7 @@ def test_the_first_signal_ends_the_step_and_saves(start_miles: Start, command: t
 
 @pytest.mark.parametrize(("victim", "words"), [("EngineActor", "engine 0"), ("PolicyWorker", "policy")])
 def test_a_killed_process_is_named_within_seconds(start_miles: Start, victim: str, words: str) -> None:
-    run = start_miles(*FULLY_ASYNC)
+    run = start_miles(*FULLY_ASYNC, "--engine-max-restarts", "0")
     run.wait_for_rows(3)
     run.child(victim).kill()
     assert run.process.wait(30) == 1, run.output[-3000:]

@@ -104,12 +104,12 @@ async def test_steering(client: EngineClient, qwen3: ModelFolders) -> None:
     with pytest.raises(EngineError, match=r"flush_cache answered 400: Cache not flushed: \d requests are running"):
         await client.flush_cache()
     await client.pause("retract")
-    await client.update_weights_from_disk(str(qwen3.second), 3)
+    await client.update_weights_from_disk(str(qwen3.second), 3, flushes=False)
     assert await client.weight_version() == 3
     await client.continue_generation()
     (answer,) = await task
     assert [span.version for span in answer.versions] in ([0, 3], [0], [3])
-    await client.update_weights_from_disk(str(qwen3.first), 0)
+    await client.update_weights_from_disk(str(qwen3.first), 0, flushes=False)
     task = asyncio.create_task(client.generate([request("s", 400)]))
     await until_busy(client)
     await client.abort_all()
@@ -122,7 +122,7 @@ async def test_refusals_carry_address_and_words(client: EngineClient) -> None:
     assert client.address in str(caught.value)
     assert "exceed the context of 512 tokens" in str(caught.value)
     with pytest.raises(EngineError, match=r"holds no \*\.safetensors"):
-        await client.update_weights_from_disk("/nowhere", 1)
+        await client.update_weights_from_disk("/nowhere", 1, flushes=False)
 
 
 async def test_a_dead_engine_is_an_error_at_once() -> None:
@@ -281,7 +281,7 @@ async def test_a_fleet_of_two_engines(served: str, qwen3: ModelFolders) -> None:
         assert [len(a.output_ids) for (a,) in answers] == [5] * 6
         await fleet.pause("retract")
         await fleet.flush_cache()
-        await fleet.update_weights_from_disk(str(qwen3.first), 0)
+        await fleet.update_weights_from_disk(str(qwen3.first), 0, flushes=False)
         await fleet.continue_generation()
         assert await fleet.weight_versions() == [0, 0]
         await fleet.abort_all()
@@ -291,3 +291,20 @@ async def test_a_fleet_of_two_engines(served: str, qwen3: ModelFolders) -> None:
 def test_an_empty_fleet_is_refused() -> None:
     with pytest.raises(EngineError, match="at least one engine"):
         EngineFleet([])
+
+
+async def test_requests_of_different_versions_share_no_cached_prefix() -> None:
+    keys: list[str] = []
+
+    async def handler(http: web.Request) -> web.Response:
+        body = await http.json()
+        if http.path == "/generate":
+            keys.append(body["extra_key"])
+        return web.json_response([])
+
+    async with answering(handler) as address, EngineClient(address) as client:
+        for version in (3, 4, 4):
+            await client.update_weights_from_disk("folder", version, flushes=False)
+            with pytest.raises(EngineError, match="no list of 1 answers"):
+                await client.generate([request("a")])
+    assert keys[0] != keys[1] == keys[2]

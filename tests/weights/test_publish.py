@@ -17,6 +17,7 @@ class Recorder:
 
     def __init__(self, hangs_in: str = "", fails_in: str = "") -> None:
         self.calls: list[str] = []
+        self.steering = asyncio.Lock()
         self.hangs_in, self.fails_in = hangs_in, fails_in
 
     async def _call(self, name: str, *details: object) -> None:
@@ -33,8 +34,8 @@ class Recorder:
     async def pause(self, mode: str) -> None:
         await self._call("pause", mode)
 
-    async def update_weights_from_disk(self, path: str, version: int) -> None:
-        await self._call("update", Path(path).name, version)
+    async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
+        await self._call("update", Path(path).name, version, *["flushes"] * flushes)
 
     async def continue_generation(self) -> None:
         await self._call("continue")
@@ -46,9 +47,12 @@ def publisher(recorder: Recorder, folder: Path) -> DiskPublisher:
 
 async def test_states_come_in_order_and_old_weights_are_removed(tmp_path: Path) -> None:
     recorder = Recorder()
-    metrics = await publisher(recorder, tmp_path).publish(5)
-    assert recorder.calls == ["export version-5", "pause retract", "update version-5 5", "continue"]
-    assert list(tmp_path.iterdir()) == []
+    published = publisher(recorder, tmp_path)
+    metrics = await published.publish(5)
+    assert recorder.calls == ["export version-5", "pause retract", "update version-5 5 flushes", "continue"]
+    assert [path.name for path in tmp_path.iterdir()] == ["version-5"]
+    await published.publish(6)
+    assert [path.name for path in tmp_path.iterdir()] == ["version-6"]
     assert metrics["perf/update_weights_time"] >= metrics["perf/engines_paused_time"] >= 0
 
 
@@ -63,3 +67,9 @@ async def test_a_state_that_hangs_is_named(tmp_path: Path, state: str) -> None:
 async def test_the_engines_own_words_reach_the_user(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="engine says no to update"):
         await publisher(Recorder(fails_in="update"), tmp_path).publish(1)
+
+
+async def test_a_cache_that_is_kept_is_not_flushed(tmp_path: Path) -> None:
+    recorder = Recorder()
+    await DiskPublisher(recorder, recorder, tmp_path, "in_place", 0.05, WallClock()).publish(1)
+    assert recorder.calls[1:3] == ["pause in_place", "update version-1 1"]

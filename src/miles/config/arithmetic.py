@@ -23,14 +23,16 @@ def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
     """Rows of the values that are no options of the chosen variants."""
     ranks = f"{view['actor_num_nodes']} × {view['actor_num_gpus_per_node']} = {derived.num_ranks}"
     size = view["rollout_num_gpus_per_engine"]
-    engines = f"{derived.num_engines * size} / {size} = {derived.num_engines}"
+    engines = f"rollout_num_gpus / rollout_num_gpus_per_engine = {derived.num_engines * size} / {size} = {derived.num_engines}"
+    if view["rollout_external_engine_addrs"]:
+        engines = "the servers of rollout_external_engine_addrs are used instead"
     steps = f"{derived.num_rollout} × {derived.num_steps_per_rollout} = {derived.num_optimizer_steps}"
     facts: list[tuple[str, Any, str]] = [
         ("schedule", derived.schedule, _schedule_origin(view)),
         ("staleness_bound", derived.staleness_bound, _bound_words(view, derived)),
         ("num_prompts", derived.num_prompts, f"lines of {view['prompt_data'].name}"),
         ("num_optimizer_steps", derived.num_optimizer_steps, f"num_rollout × num_steps_per_rollout = {steps}"),
-        ("num_engines", derived.num_engines, f"rollout_num_gpus / rollout_num_gpus_per_engine = {engines}"),
+        ("num_engines", derived.num_engines, engines),
         ("num_ranks", derived.num_ranks, f"actor_num_nodes × actor_num_gpus_per_node = {ranks}"),
     ]
     if "rollout_function_path" not in view:

@@ -170,12 +170,28 @@ def samples_for_ranks(view: View) -> Iterator[Problem]:
 def engine_size(view: View) -> Iterator[Problem]:
     """Engines have their GPUs in whole, and an embedded engine has one."""
     size, gpus = view["rollout_num_gpus_per_engine"], view["rollout_num_gpus"]
-    if size > 1 and view["engine"] in ("embedded", "auto"):
+    if size > 1 and view["engine"] == "embedded":
         why = "is more than an embedded engine uses: it runs on one device"
         yield view.problem("rollout_num_gpus_per_engine", why, "Leave --rollout-num-gpus-per-engine at 1")
     elif gpus % size:
         why = f"is no multiple of {view.named('rollout_num_gpus_per_engine')}"
         yield view.problem("rollout_num_gpus", why, f"Give --rollout-num-gpus a multiple of {size}")
+
+
+def external_engines(view: View) -> Iterator[Problem]:
+    """Whoever started an engine decides about it."""
+    if not view["rollout_external_engine_addrs"]:
+        return
+    for name in (
+        "rollout_num_gpus",
+        "rollout_num_gpus_per_engine",
+        "sglang",
+        "engine_max_running_requests",
+        "engine_max_restarts",
+    ):
+        if name in view.given:
+            why = f"has no effect beside {view.named('rollout_external_engine_addrs')}: those servers were started by you"
+            yield view.problem(name, why, f"Leave {option_table()[name].flag} out, or the addresses")
 
 
 def eval_names(view: View) -> Iterator[Problem]:
@@ -218,6 +234,7 @@ CHECKS = (
     Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
+    Check(external_engines, ("rollout_external_engine_addrs",)),
     Check(eval_names, ("eval_prompt_data",)),
     Check(top_k("eval_top_k"), ("eval_top_k",)),
 )

@@ -126,6 +126,13 @@ def engine_of(values: Mapping[str, Any], facts: Facts) -> Literal["embedded", "s
     return "sglang" if values["engine"] == "sglang" or (values["engine"] == "auto" and on_cuda) else "embedded"
 
 
+def count_engines(values: Mapping[str, Any]) -> int:
+    """Engines that miles starts: none where the user's own serve."""
+    if values["rollout_external_engine_addrs"]:
+        return 0
+    return int(values.get("rollout_num_gpus", 1) // values["rollout_num_gpus_per_engine"])
+
+
 def tokens_per_forward(values: Mapping[str, Any], context: int) -> int | None:
     """Tokens in one forward pass: as asked for, or one full context and at least 4096."""
     if values["micro_batch_size"] is not None:
@@ -156,7 +163,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         eval_function_path=values["eval_function_path"] or EVALUATE,
         device=device_of(values, facts),
         engine=engine_of(values, facts),
-        num_engines=values.get("rollout_num_gpus", 1) // values["rollout_num_gpus_per_engine"],
+        num_engines=count_engines(values),
         num_ranks=values["actor_num_nodes"] * values["actor_num_gpus_per_node"],
         max_context_len=context,
         max_prompt_len=values["rollout_max_prompt_len"] or context - values["rollout_max_response_len"],

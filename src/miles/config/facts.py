@@ -1,5 +1,6 @@
-"""What is known about the files and the machine, read without torch: prompts, the model's limit, a driver."""
+"""What is known about the files and the machine, read without torch: prompts, the model's limit, a driver, sglang."""
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Mapping
@@ -20,16 +21,23 @@ class Facts:
     num_prompts: lines of the prompt file that are not blank.
     model_context_len: longest sequence the model was made for; None where its ``config.json`` does not say.
     has_cuda: an NVIDIA driver is installed and no variable hides its devices.
+    has_sglang: the sglang package is installed.
     """
 
     num_prompts: int
     model_context_len: int | None
     has_cuda: bool
+    has_sglang: bool
 
 
 def read_facts(hf_checkpoint: Path, prompt_data: Path, environ: Mapping[str, str]) -> Facts:
     """The facts of a model folder, a prompt file (both are known to be readable) and this machine."""
-    return Facts(count_lines(prompt_data), read_context_len(hf_checkpoint), has_nvidia_driver(environ))
+    return Facts(
+        count_lines(prompt_data),
+        read_context_len(hf_checkpoint),
+        has_nvidia_driver(environ),
+        importlib.util.find_spec("sglang") is not None,
+    )
 
 
 def count_lines(path: Path) -> int:

@@ -151,9 +151,10 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
     def machine(view: View) -> Iterator[Problem]:
         if view["device"] == "cuda" and not facts.has_cuda:
             yield view.problem("device", "needs an NVIDIA driver, and there is none here", "Pass --device cpu")
-        elif view["engine"] == "auto" and engine_of(view.values, facts) == "sglang":
-            why = f"is sglang on {device_of(view.values, facts)}, which is not available yet"
-            yield view.problem("engine", why, "Pass --engine embedded, or --device cpu")
+
+    def engines(view: View) -> Iterator[Problem]:
+        if not view["rollout_external_engine_addrs"] and (view["device"] != "cuda" or facts.has_cuda):
+            yield from engine_problems(view, facts)
 
     sizes = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
     return (
@@ -161,5 +162,27 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(prompt_limit, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
         Check(eval_limit, ("rollout_max_context_len", "eval_max_response_len")),
         Check(warm_up, ("lr_warmup_iters", "num_rollout", "num_epoch", *sizes)),
-        Check(machine, ("device", "engine")),
+        Check(machine, ("device",)),
+        Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),
     )
+
+
+def engine_problems(view: View, facts: Facts) -> Iterator[Problem]:
+    """What stands against the engines that the run resolves to, on this machine."""
+    device, engine = device_of(view.values, facts), engine_of(view.values, facts)
+    if device == "cpu" and view["rollout_num_gpus_per_engine"] > 1:
+        name = "an embedded engine" if engine == "embedded" else "a sglang engine on a CPU"
+        why = f"is more than {name} uses: it runs on one device"
+        yield view.problem("rollout_num_gpus_per_engine", why, "Leave --rollout-num-gpus-per-engine at 1")
+    if engine == "sglang":
+        yield from _sglang_problems(view, facts, device)
+
+
+def _sglang_problems(view: View, facts: Facts, device: str) -> Iterator[Problem]:
+    if not facts.has_sglang:
+        how = "`pip install 'miles[sglang]'`" if device == "cuda" else "requirements/sglang-cpu.txt as the README says"
+        why = f"is sglang on {device}, and the package sglang is not installed here"
+        yield view.problem("engine", why, f"Install it with {how}, or pass --engine embedded")
+    if device == "cpu" and view["deterministic"]:
+        why = "is not possible with sglang on a CPU: its attention there has no deterministic form, so it reads no seeds"
+        yield view.problem("deterministic", why, "Pass --engine embedded, or leave --deterministic out")

@@ -33,6 +33,7 @@ class EngineClient:
         self._control_timeout = aiohttp.ClientTimeout(total=control_timeout_seconds, sock_connect=10.0)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._published = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,6 +61,7 @@ class EngineClient:
             "input_ids": [list(request.input_ids) for request in requests],
             "sampling_params": [request.sampling.to_wire() for request in requests],
             "return_logprob": True,
+            "extra_key": cache_key(self._published),
         }
         try:
             answers = orjson.loads(await self._send("POST", "/generate", body, self._generate_timeout))
@@ -102,18 +104,24 @@ class EngineClient:
         """
         await self._repeatable("POST", "/flush_cache", {})
 
-    async def update_weights_from_disk(self, path: str, version: int) -> None:
-        """Load a Hugging Face safetensors folder as ``version``; does not flush the cache (see ``flush_cache``).
+    async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
+        """Load a Hugging Face safetensors folder as ``version``; ``flushes`` drops cached prefixes with the old weights.
 
         Raises:
-            EngineError: the engine refused the weights and kept its own.
+            EngineError: the engine refused the weights and kept its own, or could not flush.
         """
-        body = {"model_path": path, "weight_version": str(version), "flush_cache": False}
+        body = {"model_path": path, "weight_version": str(version), "flush_cache": flushes}
         await self._repeatable("POST", "/update_weights_from_disk", body)
+        self._published = version
 
     async def model_info(self) -> dict[str, Any]:
         """What the engine says of its model; ``weight_version`` among it."""
         info: dict[str, Any] = orjson.loads(await self._repeatable("GET", "/model_info", None))
+        return info
+
+    async def server_info(self) -> dict[str, Any]:
+        """What the engine says of itself: its options, its load, and sglang its ``version``."""
+        info: dict[str, Any] = orjson.loads(await self._repeatable("GET", "/server_info", None))
         return info
 
     async def weight_version(self) -> int:
@@ -124,6 +132,14 @@ class EngineClient:
         """Whether the engine answers and can sample."""
         try:
             await self._send("GET", "/health_generate", None, self._control_timeout)
+        except EngineError:
+            return False
+        return True
+
+    async def alive(self, timeout_seconds: float) -> bool:
+        """Whether the engine's scheduler answers in time, paused or not; it need not be able to sample."""
+        try:
+            await self._send("GET", "/server_info", None, aiohttp.ClientTimeout(total=timeout_seconds))
         except EngineError:
             return False
         return True
@@ -161,7 +177,7 @@ class EngineClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise EngineError(f"The client of {self.address} is closed.")
+            raise EngineUnreachableError(f"The client of {self.address} is closed.")
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         return self._session
@@ -177,6 +193,11 @@ def wire_rid(rid: str) -> str:
     SGLang aborts every request whose id begins with the one given, so aborting ``7-1`` would end ``7-10`` as well.
     """
     return f"{len(rid)}:{rid}"
+
+
+def cache_key(version: int) -> str:
+    """Requests of different published versions share no cached prefix, also where a pause kept the cache from being flushed."""
+    return f"weights-{version}"
 
 
 def parse_version(version: str) -> int:

@@ -133,7 +133,7 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
     """Start the processes, build the parts, run the loop."""
     config, derived, reporter = attempt.resolution.config, attempt.resolution.derived, attempt.reporter
     reporter.stage("starting engines and the policy")
-    async with processes(config, derived, cluster, attempt.folder.logs) as running:
+    async with processes(config, derived, cluster, attempt.folder.logs, reporter.note) as running:
         state, data, ledger = attempt.start.state, attempt.data, attempt.start.ledger
         side = build_rollout(
             config, derived, data.tokenizer, running.engines, attempt.clock, reporter.note,
@@ -154,6 +154,7 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     if attempt.start.checkpoint is not None:
         attempt.reporter.stage(f"loading {attempt.start.checkpoint.name}")
         await running.policy.load(attempt.start.checkpoint)
+    if attempt.start.checkpoint is not None or resolution.config.engine.rollout_external_engine_addrs:
         await publisher.publish(state.weight_version)
     evaluator = make_evaluator(resolution, running.engines, side, attempt.data)
     saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)

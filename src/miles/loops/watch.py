@@ -1,10 +1,10 @@
 """Notice at once when a process of the run dies, and say which one and why."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from miles.errors import EngineError, MilesError
+from miles.errors import EngineError
 
 CAUSE_SECONDS = 5.0
 
@@ -41,24 +41,3 @@ def comes_from_an_engine(error: BaseException | None) -> bool:
 def error_of(task: "asyncio.Task[Any]") -> BaseException | None:
     """The exception a finished task ended with, None for success or cancellation."""
     return None if not task.done() or task.cancelled() else task.exception()
-
-
-def watch(waiting: Awaitable[object], who: str) -> "asyncio.Task[None]":
-    """A task that ends only by the death of ``who``, as an EngineError or the process's own MilesError."""
-
-    async def until_death() -> None:
-        try:
-            await waiting
-        except MilesError:
-            raise
-        except Exception as error:
-            raise EngineError(f"{who} died: {first_line(error)}. Its last words are in the run folder's logs.") from error
-        raise EngineError(f"{who} ended by itself. Its last words are in the run folder's logs.")
-
-    return asyncio.create_task(until_death(), name=f"watch {who}")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its type."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

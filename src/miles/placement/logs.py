@@ -6,9 +6,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-ENDED_EARLY = "it wrote nothing"
-TAIL_LINES = 12
-
 
 def send_output_to(_actor: object, path: str) -> int:
     """Runs inside an actor: its standard output and error go to ``path`` from now on. Returns its process id."""
@@ -22,12 +19,6 @@ def send_output_to(_actor: object, path: str) -> int:
 def log_output(actor: Any, path: Path) -> Any:
     """Ask a new actor to write to ``path``; returns Ray's reference to its process id."""
     return actor.__ray_call__.remote(send_output_to, str(path))
-
-
-def last_lines(path: Path) -> str:
-    """The end of a process's log, for an error that speaks of its death."""
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    return "\n".join(f"  {line}" for line in lines[-TAIL_LINES:]) or f"  {ENDED_EARLY}"
 
 
 @contextmanager

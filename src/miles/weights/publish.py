@@ -39,14 +39,19 @@ class WeightExporter(Protocol):
 
 
 class EngineAdmin(Protocol):
-    """All engines of the run; each call returns when every engine has acknowledged."""
+    """All engines of the run; each call returns when every engine has acknowledged.
+
+    steering: held while weights change, so that no engine joins half-way.
+    """
+
+    steering: asyncio.Lock
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop decoding."""
         ...
 
-    async def update_weights_from_disk(self, path: str, version: int) -> None:
-        """Load the weights in ``path`` under ``version``."""
+    async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
+        """Load the weights in ``path`` under ``version``; ``flushes`` drops cached prefixes of the old ones."""
         ...
 
     async def continue_generation(self) -> None:
@@ -73,14 +78,25 @@ class DiskPublisher:
         begin = self._clock.now()
         path = self._folder / f"version-{version}"
         await self._enter(PublishState.EXPORT, version, self._policy.export_weights(path))
-        stopped = self._clock.now()
-        await self._enter(PublishState.PAUSE, version, self._engines.pause(self._mode))
-        await self._enter(PublishState.UPDATE, version, self._engines.update_weights_from_disk(str(path), version))
-        await self._enter(PublishState.CONTINUE, version, self._engines.continue_generation())
+        async with self._engines.steering:
+            stopped = self._clock.now()
+            await self._enter(PublishState.PAUSE, version, self._engines.pause(self._mode))
+            await self._enter(PublishState.UPDATE, version, self._update(path, version))
+            await self._enter(PublishState.CONTINUE, version, self._engines.continue_generation())
+            self._keep_only(path)
         self.state = PublishState.IDLE
-        shutil.rmtree(path)
         now = self._clock.now()
         return {"perf/update_weights_time": now - begin, "perf/engines_paused_time": now - stopped}
+
+    def _keep_only(self, path: Path) -> None:
+        """The newest weights stay for engines that come back; those before them go."""
+        for older in self._folder.glob("version-*"):
+            if older != path:
+                shutil.rmtree(older)
+
+    async def _update(self, path: Path, version: int) -> None:
+        """Retracted requests hold no cache, so it can be flushed; those paused in place keep theirs."""
+        await self._engines.update_weights_from_disk(str(path), version, flushes=self._mode != "in_place")
 
     async def _enter(self, state: PublishState, version: int, work: Awaitable[T]) -> T:
         """Do the work of one state under the time-out."""

@@ -14,20 +14,41 @@ class EngineOptions(OptionSet):
         "auto",
         "`embedded` runs anywhere; `sglang` needs its package. `auto` is sglang on CUDA, embedded on a CPU.",
         panel=PANEL,
-        not_yet="sglang engines",
-        not_yet_values=["sglang"],
     )
     engine_max_running_requests: int = option(
-        128,
-        "Requests an embedded engine decodes together (slots of its KV cache).",
-        panel=PANEL,
-        ge=1,
-        usual=False,
-        on_resume="safe",
+        128, "Requests that one engine decodes together.", panel=PANEL, ge=1, usual=False, on_resume="safe"
     )
     engine_start_timeout_seconds: float = option(
         300.0,
         "An engine that does not answer after so long has failed.",
+        panel=PANEL,
+        gt=0,
+        usual=False,
+        on_resume="safe",
+    )
+    engine_first_port: int = option(
+        15000,
+        "Engine n of sglang listens at a free port of the hundred from this + 100 n.",
+        panel=PANEL,
+        ge=1,
+        le=60000,
+        usual=False,
+        on_resume="safe",
+    )
+    engine_max_restarts: int = option(
+        3,
+        "An engine that dies or hangs is started again so many times; then the run ends.",
+        panel=PANEL,
+        ge=0,
+        usual=False,
+        on_resume="safe",
+    )
+    rollout_health_check_interval: float = option(
+        10.0, "Seconds between two signs of life asked of an engine.", panel=PANEL, gt=0, usual=False, on_resume="safe"
+    )
+    rollout_health_check_timeout: float = option(
+        30.0,
+        "An engine that gives no sign of life for so many seconds is started again.",
         panel=PANEL,
         gt=0,
         usual=False,
@@ -46,7 +67,6 @@ class EngineOptions(OptionSet):
         "Addresses of running servers to use instead of starting engines.",
         panel=PANEL,
         usual=False,
-        not_yet="external engines",
         on_resume="safe",
     )
     sglang: tuple[tuple[str, str], ...] = option(
@@ -56,7 +76,8 @@ class EngineOptions(OptionSet):
         kind="arguments",
         metavar="NAME VALUE",
         usual=False,
-        not_yet="sglang engines",
+        counts_when={"engine": ["sglang", "auto"]},
+        on_resume="safe",
     )
     router: tuple[tuple[str, str], ...] = option(
         (),

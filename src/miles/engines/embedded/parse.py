@@ -20,7 +20,8 @@ GREEDY_BELOW = 1e-6  # temperatures below are greedy, as in SGLang
 LARGEST_SEED = 2**63
 
 # Served fields of /generate.
-BODY_FIELDS = ("rid", "text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs")
+# ``extra_key`` keeps the cached prefixes of different callers apart; no prefix outlives its request here, so it changes nothing.
+BODY_FIELDS = ("rid", "text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "extra_key")
 # Known fields that are not served, with the values that ask for nothing.
 NEUTRAL_BODY: Mapping[str, tuple[Any, ...]] = {
     "stream": (None, False),
@@ -40,7 +41,6 @@ NEUTRAL_BODY: Mapping[str, tuple[Any, ...]] = {
     "session_params": (None,),
     "custom_logit_processor": (None,),
     "priority": (None,),
-    "extra_key": (None,),
     "background": (None, False),
 }
 NEUTRAL_SAMPLING: Mapping[str, tuple[Any, ...]] = {

@@ -1,0 +1,118 @@
+"""Engines as Ray actors in their seats: started, waited for, asked why they ended, and started again."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from miles.config.commands import AnyConfig
+from miles.config.derived import Derived
+from miles.engines.actor import remote_engine_actor
+from miles.engines.client import EngineClient
+from miles.engines.last_lines import last_lines
+from miles.engines.sglang_server.actor import remote_sglang_actor
+from miles.engines.sglang_server.arguments import SglangOptions
+from miles.errors import EngineError
+from miles.placement.cluster import Cluster
+from miles.placement.logs import log_output
+
+LOOPBACK = "127.0.0.1"
+STEERING_SHARE = 0.8  # an engine's own time limit ends before that of the whole state
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """One engine that serves: its actor, and the client that speaks to it."""
+
+    number: int
+    actor: Any
+    client: EngineClient
+    log: Path
+
+    async def ended(self) -> str:
+        """Wait until the engine ends; why, with the end of its log."""
+        try:
+            reason = await self.actor.wait.remote()
+        except ray.exceptions.RayError as error:
+            lines = str(error).strip().splitlines()
+            words = lines[0] if lines else type(error).__name__
+            return f"engine {self.number} died: {words}\nThe end of {self.log}:\n{last_lines(self.log)}"
+        return f"engine {self.number} ended: {reason or 'it was stopped'}\nThe end of {self.log}:\n{last_lines(self.log)}"
+
+    def kill(self) -> None:
+        """End the actor now, and with it everything that it started."""
+        ray.kill(self.actor)
+
+
+class EngineStarter:
+    """Starts the engines of a run, each in its own seat."""
+
+    def __init__(self, config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path) -> None:
+        self.actors: dict[int, Any] = {}
+        self._config, self._derived, self._cluster, self._logs = config, derived, cluster, logs
+
+    async def start(self, number: int) -> EngineProcess:
+        """Start engine ``number`` and wait until it serves.
+
+        Raises:
+            EngineError: it did not start, or not in time; with its last lines.
+        """
+        log = self._logs / f"engine-{number}.log"
+        actor = self.actors[number] = self._actor(number, log)
+        log_output(actor, log)
+        address = await self._address_of(number, actor, log)
+        timeout = STEERING_SHARE * self._config.engine.update_weights_timeout_seconds
+        return EngineProcess(number, actor, EngineClient(address, control_timeout_seconds=timeout), log)
+
+    def _actor(self, number: int, log: Path) -> Any:
+        config, derived = self._config, self._derived
+        seat = self._cluster.options(derived.num_ranks + number)
+        if derived.engine == "sglang":
+            host = LOOPBACK if self._cluster.started_here else None
+            return remote_sglang_actor(**seat).remote(sglang_options(config, derived, number, host), str(log), number)
+        return remote_engine_actor(**seat).remote(
+            str(config.model.hf_checkpoint.absolute()),
+            num_slots=config.engine.engine_max_running_requests,
+            context_len=derived.max_context_len,
+            deterministic=config.run.deterministic,
+            seed=config.sampling.rollout_seed + number,
+        )
+
+    async def _address_of(self, number: int, actor: Any, log: Path) -> str:
+        seconds = self._config.engine.engine_start_timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return str(await actor.start.remote())
+        except TimeoutError as error:
+            raise EngineError(
+                f"engine {number} did not answer within {seconds:g} s; --engine-start-timeout-seconds raises the limit. "
+                f"Its last lines:\n{last_lines(log)}"
+            ) from error
+        except ray.exceptions.RayError as error:
+            raise EngineError(f"engine {number} did not start: {cause_of(error)}") from error
+
+
+def sglang_options(config: AnyConfig, derived: Derived, number: int, host: str | None) -> SglangOptions:
+    """What sglang server ``number`` is started with."""
+    return SglangOptions(
+        model_path=str(config.model.hf_checkpoint.absolute()),
+        device=derived.device,
+        context_len=derived.max_context_len,
+        max_running_requests=config.engine.engine_max_running_requests,
+        num_gpus=config.placement.rollout_num_gpus_per_engine,
+        dtype=config.model.dtype,
+        deterministic=config.run.deterministic,
+        seed=config.sampling.rollout_seed + number,
+        pauses_in_place=getattr(config.rollout, "pause_generation_mode", None) == "in_place",
+        host=host,
+        first_port=config.engine.engine_first_port,
+        extra=config.engine.sglang,
+    )
+
+
+def cause_of(error: BaseException) -> str:
+    """What the actor itself said, without Ray's frame around it."""
+    cause = getattr(error, "cause", None) or error
+    return str(cause).strip() or type(cause).__name__

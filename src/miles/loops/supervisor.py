@@ -1,0 +1,108 @@
+"""Keeps the engines of a run serving: one that dies or hangs is taken out, started again, and joins with the current weights.
+
+serving ──ended, broke off, or silent too long──► out ──start──► current weights ──► serving
+                                                   └─ restarts used up, or it does not start: the run ends with its words
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from miles.engines.client import EngineClient
+from miles.engines.fleet import EngineFleet
+from miles.errors import EngineError
+
+CAUSE_SECONDS = 3.0  # a broken connection shows before the death behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an engine is given up.
+
+    max_restarts: of each engine.
+    interval_seconds: between two signs of life asked of an engine.
+    timeout_seconds: an engine that gives none for so long hangs.
+    """
+
+    max_restarts: int
+    interval_seconds: float
+    timeout_seconds: float
+
+
+class Process(Protocol):
+    """An engine's process."""
+
+    @property
+    def client(self) -> EngineClient:
+        """Speaks to the engine."""
+        ...
+
+    async def ended(self) -> str:
+        """Wait until it ends; why."""
+        ...
+
+    def kill(self) -> None:
+        """End it now."""
+        ...
+
+
+class Starter(Protocol):
+    """Starts engines."""
+
+    async def start(self, number: int) -> Process:
+        """Start one and wait until it serves."""
+        ...
+
+
+class Supervisor:
+    """Watches over the engines of ``fleet``; ``say`` tells the user what happens."""
+
+    def __init__(self, fleet: EngineFleet, starter: Starter, limits: Limits, say: Callable[[str], None]) -> None:
+        self._fleet, self._starter, self._limits, self._say = fleet, starter, limits, say
+
+    async def keep(self, number: int, engine: Process) -> None:
+        """Keep engine ``number`` serving for as long as the run lasts.
+
+        Raises:
+            EngineError: it was lost once too often, or did not start again; with its last words.
+        """
+        for restart in range(1, self._limits.max_restarts + 1):
+            reason = await self._until_lost(number, engine)
+            self._say(f"{reason.splitlines()[0]} — starting it again ({restart} of {self._limits.max_restarts})")
+            engine = await self._starter.start(number)
+            await self._fleet.admit(number, engine.client)
+            self._say(f"engine {number} serves again")
+        reason = await self._until_lost(number, engine)
+        raise EngineError(f"{reason}\nIt is not started again: --engine-max-restarts is {self._limits.max_restarts}.")
+
+    async def _until_lost(self, number: int, engine: Process) -> str:
+        """Wait for the end of an engine, whichever way it shows, and take it out; why it was lost."""
+        ended = asyncio.create_task(engine.ended())
+        signs = [asyncio.create_task(self._fleet.lost(number)), asyncio.create_task(self._silent(number, engine.client))]
+        try:
+            done, _ = await asyncio.wait([ended, *signs], return_when=asyncio.FIRST_COMPLETED)
+            if ended not in done:
+                await asyncio.wait([ended], timeout=CAUSE_SECONDS)
+            reason = ended.result() if ended.done() else f"engine {number} is lost: {next(iter(done)).result()}"
+        finally:
+            await end([ended, *signs])
+        await self._fleet.take_out(number, reason)
+        engine.kill()
+        return reason
+
+    async def _silent(self, number: int, client: EngineClient) -> str:
+        """Wait until the engine gives no sign of life; not asked while its weights change, which has limits of its own."""
+        while True:
+            await asyncio.sleep(self._limits.interval_seconds)
+            async with self._fleet.steering:
+                pass
+            if not await client.alive(self._limits.timeout_seconds):
+                return f"it gave no sign of life for {self._limits.timeout_seconds:g} s"
+
+
+async def end(tasks: "list[asyncio.Task[Any]]") -> None:
+    """Cancel tasks and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,136 @@
+"""Lost engines: what they were asked is asked elsewhere, and they join again with the current weights."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from miles.engines.client import EngineClient, EngineUnreachableError
+from miles.engines.fleet import EngineFleet
+from miles.engines.wire import Answer, GenerateRequest, SamplingParams
+from miles.errors import EngineError
+
+from .test_client import answering
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(30)]
+
+
+def request(rid: str) -> GenerateRequest:
+    return GenerateRequest(rid, (5,), SamplingParams(1))
+
+
+class Engine(EngineClient):
+    """Answers at once, or breaks off, or hangs until it is closed; notes what it is told."""
+
+    def __init__(self, name: str, *, breaks: bool = False, hangs: bool = False, refuses: str = "") -> None:
+        super().__init__(f"http://{name}")
+        self.breaks, self.hangs, self.refuses = breaks, hangs, refuses
+        self.told: list[str] = []
+        self._gone = asyncio.Event()
+
+    async def _tell(self, what: str) -> None:
+        self.told.append(what)
+        if self.hangs:
+            await self._gone.wait()
+        if self.breaks or self.hangs:
+            raise EngineUnreachableError(f"{self.address} broke off")
+        if self.refuses and what.startswith(self.refuses):
+            raise EngineError(f"{self.address} refuses to {what}")
+
+    async def generate(self, requests: Any) -> list[Answer]:
+        await self._tell("generate")
+        return [Answer(r.rid, (1,), (0.0,), "length", (), text=self.address) for r in requests]
+
+    async def pause(self, mode: Any) -> None:
+        await self._tell(f"pause {mode}")
+
+    async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
+        await self._tell(f"load {version}")
+
+    async def close(self) -> None:
+        self._gone.set()
+        await super().close()
+
+
+async def test_requests_of_a_broken_engine_go_to_another() -> None:
+    fleet = EngineFleet([Engine("a", breaks=True), Engine("b")], recovers=True)
+    answers = await asyncio.gather(*(fleet.generate([request(str(i))]) for i in range(5)))
+    assert [[a.rid for a in batch] for batch in answers] == [[str(i)] for i in range(5)]
+    assert {a.text for batch in answers for a in batch} == {"http://b"}
+    assert "broke off" in await fleet.lost(0)
+
+
+async def test_taking_out_a_hung_engine_frees_what_waits_for_it() -> None:
+    fleet = EngineFleet([Engine("a", hangs=True), Engine("b")], recovers=True)
+    waiting = asyncio.create_task(fleet.generate([request("x")]))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await fleet.take_out(0, "no sign of life")
+    assert (await waiting)[0].text == "http://b"
+
+
+async def test_real_connections_break_when_an_engine_is_taken_out() -> None:
+    async def never(http: web.Request) -> web.Response:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    asked = asyncio.Event()
+    async with answering(never) as address:
+        fleet = EngineFleet([EngineClient(address), Engine("b")], recovers=True)
+        waiting = asyncio.create_task(fleet.generate([request("x")]))
+        await asked.wait()
+        await fleet.take_out(0, "hangs")
+        assert (await waiting)[0].text == "http://b"
+        await fleet.close()
+
+
+async def test_without_any_engine_requests_wait_for_one_to_come_back() -> None:
+    fleet = EngineFleet([Engine("a", breaks=True)], recovers=True)
+    waiting = asyncio.create_task(fleet.generate([request("x")]))
+    await fleet.lost(0)
+    assert not waiting.done()
+    await fleet.admit(0, Engine("again"))
+    assert (await waiting)[0].text == "http://again"
+
+
+async def test_an_engine_loads_the_current_weights_before_it_serves() -> None:
+    fleet = EngineFleet([Engine("a"), Engine("b", breaks=True)], recovers=True)
+    await fleet.update_weights_from_disk("folder", 7, flushes=False)
+    back = Engine("b")
+    await fleet.admit(1, back)
+    await fleet.take_out(0, "gone")
+    await fleet.generate([request("x")])
+    assert back.told == ["load 7", "generate"]
+
+
+async def test_no_engine_joins_in_the_middle_of_an_update() -> None:
+    fleet, back = EngineFleet([Engine("a"), Engine("b", breaks=True)], recovers=True), Engine("b")
+    async with fleet.steering:
+        joining = asyncio.create_task(fleet.admit(1, back))
+        await fleet.pause("retract")
+        assert len(fleet.clients) == 1
+        await fleet.update_weights_from_disk("folder", 1, flushes=True)
+    await joining
+    assert back.told == ["load 1"]
+
+
+async def test_an_engine_that_refuses_what_others_did_is_taken_out() -> None:
+    fleet = EngineFleet([Engine("a", refuses="load"), Engine("b")], recovers=True)
+    await fleet.update_weights_from_disk("folder", 1, flushes=True)
+    assert [client.address for client in fleet.clients] == ["http://b"]
+    assert "refuses to load 1" in await fleet.lost(0)
+
+
+async def test_weights_that_every_engine_refuses_are_an_error() -> None:
+    fleet = EngineFleet([Engine("a", refuses="load"), Engine("b", refuses="load")], recovers=True)
+    with pytest.raises(EngineError, match="refuses to load 1"):
+        await fleet.update_weights_from_disk("folder", 1, flushes=True)
+    assert len(fleet.clients) == 2
+
+
+async def test_where_nobody_restarts_engines_the_last_loss_is_an_error() -> None:
+    fleet = EngineFleet([Engine("a", breaks=True), Engine("b", breaks=True)])
+    with pytest.raises(EngineUnreachableError, match="b broke off"):
+        await fleet.generate([request("x")])
