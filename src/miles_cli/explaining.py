@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from miles.config.files import home_table
 from miles.config.old_names import old_name_words, old_names
 from miles.config.registry import Option, all_options, find_option, nearest_option, option_name, selector_of, variants_of
-from miles.config.resolution import Row
+from miles.config.resolution import Examination, Row
 from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 from miles_cli.describe import conditions, spell_bounds, spell_defaults
@@ -128,27 +128,28 @@ def _negative(option: Option) -> str:
 
 
 def _now(option: Option, sources: Sources) -> str:
-    command, rows = _rows(option.commands, sources)
-    row = rows.get(option.name)
+    found = _examined(option.commands, sources)
+    row = next((row for row in found.rows if row.option == option.name), None)
+    wrong = sum(not problem.is_missing for problem in found.problems)
+    doubt = f"; but there is something wrong ({wrong}): miles config show {found.command}" if wrong else ""
     if row is None:
-        return f"does not count in `miles {command}` as it stands"
-    return f"{shown_value(row)}  {row.origin or 'nobody has given it'}  (miles {command})"
+        return f"does not count in `miles {found.command}` as it stands{doubt}"
+    return f"{shown_value(row)}  {row.origin or 'nobody has given it'}  (miles {found.command}){doubt}"
 
 
-def _rows(commands: tuple[str, ...], sources: Sources) -> tuple[str, dict[str, Row]]:
-    """The rows of the command that the sources are about, else of the first of ``commands``."""
+def _examined(commands: tuple[str, ...], sources: Sources) -> Examination:
+    """What is known of the command that the sources are about, else of the first of ``commands``."""
     from miles.config.layers import command_named
     from miles.config.resolve import examine
 
     named = command_named(sources)
-    command = named if named in commands else commands[0]
-    return command, {row.option: row for row in examine(command, sources).rows}
+    return examine(named if named in commands else commands[0], sources)
 
 
 def _derived_row(key: str, sources: Sources) -> Row | None:
     """The value of this name that follows from the options, as far as it is known."""
-    _, rows = _rows(("train", "train-async"), sources)
-    return rows.get(key.removeprefix("--").replace("-", "_"))
+    name = key.removeprefix("--").replace("-", "_")
+    return next((row for row in _examined(("train", "train-async"), sources).rows if row.option == name), None)
 
 
 def _meant(key: str) -> Option:

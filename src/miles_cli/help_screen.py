@@ -13,6 +13,7 @@ PANELS = (
     SOURCES_PANEL, THIS_COMMAND_PANEL, "Model and checkpoints", "Data", "Sampling", "Reward", "Rollout", "Asynchrony",
     "Fully async", "Algorithm", "Optimiser", "Evaluation", "Cluster", "Engine", "Run",
 )  # fmt: skip
+FIRST_COMMANDS = ("train", "train-async", "config", "show", "explain")
 NARROW = 100  # columns
 FLAG_WIDTH = {True: 36, False: 50}
 
@@ -29,6 +30,7 @@ def print_help(command: Any, ctx: Any, *, everything: bool = False, console: "Co
 
     console = console or Console(highlight=False)
     below = [(name, child) for name, child in getattr(command, "commands", {}).items() if not child.hidden]
+    below.sort(key=lambda item: FIRST_COMMANDS.index(item[0]) if item[0] in FIRST_COMMANDS else len(FIRST_COMMANDS))
     params = command.get_params(ctx)
     arguments = [param for param in params if param.param_type_name == "argument"]
     usage = " ".join([ctx.command_path, "[OPTIONS]", *map(_usage, arguments), *(["COMMAND …"] if below else [])])

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def sources_of(typed: Typed, preset: str | None, config: list[str] | None) -> Sources:
     """The sources of a command started here and now."""
     cwd = Path.cwd()
-    project = Path(PROJECT_FILE) if (cwd / PROJECT_FILE).is_file() else None
+    here = cwd / PROJECT_FILE
+    project = Path(PROJECT_FILE) if here.is_file() or here.is_symlink() else None  # a link to nothing is told, not ignored
     return Sources(typed.flags, tuple(Path(name) for name in config or ()), preset, dict(os.environ), cwd, project)
 
 
@@ -71,7 +72,7 @@ def show_run_folder(folder: Path, format: str, *, changed: bool) -> None:
     Raises:
         ConfigError: the folder holds no run.
     """
-    from miles.config.records import RECORD_FILE, read_record
+    from miles.config.records import RECORD_FILE, read_record, recorded_toml
     from miles.config.toml_out import lines_about
     from miles_cli.wording import heading_of
 
@@ -81,7 +82,7 @@ def show_run_folder(folder: Path, format: str, *, changed: bool) -> None:
     if format == "json":
         console.file.write((folder / RECORD_FILE).read_text())
     elif format == "toml":
-        console.file.write(lines_about((folder / "config.toml").read_text(), {row.option for row in rows}))
+        console.file.write(lines_about(recorded_toml(folder), {row.option for row in rows}))
     else:
         title = heading_of(record.command, record.schedule, record.staleness_bound)
         print_as(format, rows, console, f"{title} · as run in {folder}")

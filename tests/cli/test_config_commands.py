@@ -209,3 +209,30 @@ def test_a_dry_run_for_programs() -> None:
     assert data["plan"]["work"]["samples"] == 150 * 16 * 8
     assert data["plan"]["memory_bytes"]["parameters"] > 0
     assert "--dry-run" in miles("train", "--preset", "reverse", "--json", code=2).stderr
+
+
+@pytest.fixture
+def broken(place: Path) -> Path:
+    """Files that are none, and a run folder without its files."""
+    (place / "binary.toml").write_bytes(bytes(range(256)))
+    (place / "loop.toml").symlink_to("loop.toml")
+    (place / "folder.toml").mkdir()
+    (place / "latin.toml").write_bytes(b'input_key = "\xe9"\n')
+    (place / "run").mkdir()
+    (place / "run" / RECORD_FILE).write_text('{"command": "train", "schedule": "sync", "staleness_bound": 0, "values": {}}')
+    return place
+
+
+@pytest.mark.parametrize("file", ["binary.toml", "loop.toml", "folder.toml", "latin.toml", "gone.toml", "run", ""])
+def test_what_is_no_file_is_a_sentence_everywhere(broken: Path, file: str) -> None:
+    for words in (("validate", file), ("diff", file, "reverse"), ("diff", "reverse", file), ("show", "--config", file)):
+        if words[0] != "diff" or file != "run":
+            assert miles("config", *words, code=2).output
+    assert miles("config", "show", env={"MILES_CONFIG": file}, code=2 if file else 0).output
+    assert miles("config", "show", "run", "--format", "toml", code=2).stderr
+
+
+def test_a_project_file_that_leads_nowhere_is_told(place: Path) -> None:
+    (place / "miles.toml").symlink_to("elsewhere.toml")
+    assert "miles.toml (working directory): there is no such file" in miles("config", "show", code=2).stderr
+    assert "but there is something wrong (1): miles config show train" in miles("config", "explain", "lr").stdout

@@ -77,6 +77,19 @@ def read_record(folder: Path) -> Record:
         raise _refused(folder, why, remedy) from error
 
 
+def recorded_toml(folder: Path) -> str:
+    """The text of a run's ``config.toml``.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return (folder / "config.toml").read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = f"has a config.toml that cannot be read: {error}"
+        raise _refused(folder, why, f"Run: miles config show {folder}") from error
+
+
 def _refused(folder: Path, why: str, remedy: str) -> ConfigError:
     return ConfigError([Problem("run folder", str(folder), "", why, remedy)])
 
