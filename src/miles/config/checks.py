@@ -210,6 +210,14 @@ def eval_names(view: View) -> Iterator[Problem]:
             yield view.problem("eval_prompt_data", why, "Give it a name without `/`, and not weight_version")
 
 
+def best_metric(view: View) -> Iterator[Problem]:
+    """The metric of the best checkpoint is one that an evaluation writes."""
+    metric, names = view["keep_best_by"], [f"eval/{name}" for name, _ in view["eval_prompt_data"]]
+    if metric is not None and metric not in names:
+        remedy = f"Give --keep-best-by {' or '.join(names)}" if names else "Pass --eval-prompt-data, or leave it out"
+        yield view.problem("keep_best_by", "is no metric that an evaluation of this run writes", remedy)
+
+
 def needed_label(view: View) -> Iterator[Problem]:
     """The built-in rewards compare with a label."""
     if view["rm_type"] is not None and view["label_key"] is None:
@@ -236,6 +244,7 @@ CHECKS = (
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
     Check(external_engines, ("rollout_external_engine_addrs",)),
     Check(eval_names, ("eval_prompt_data",)),
+    Check(best_metric, ("keep_best_by", "eval_prompt_data")),
     Check(top_k("eval_top_k"), ("eval_top_k",)),
 )
 

@@ -33,6 +33,7 @@ class RunJournal:
     total: int
     first_eval: Metrics = field(default_factory=dict)
     last_eval: Metrics = field(default_factory=dict)
+    last_eval_row: Metrics = field(default_factory=dict)
 
     def write(self, row: Metrics, rollouts_done: int) -> None:
         """One line of metrics.jsonl."""
@@ -40,6 +41,7 @@ class RunJournal:
         results = {name: value for key, value in row.items() if (name := eval_name(key))}
         self.first_eval = self.first_eval or results
         self.last_eval = results or self.last_eval
+        self.last_eval_row = dict(row) if results else self.last_eval_row
         self.reporter.progress(row, rollouts_done, self.total)
 
 

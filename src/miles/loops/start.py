@@ -19,11 +19,12 @@ from miles.engines.wire import PauseMode
 from miles.errors import CheckpointError, MilesError
 from miles.loops.data import RunData, load_data
 from miles.loops.evaluate import BoundEvaluator
-from miles.loops.parts import Cadence, Parts, StopFlag
+from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
 from miles.loops.records import CheckpointSaver, RunJournal
 from miles.loops.resume import Start, find_start, record_start, resume_notes, with_ledger
+from miles.loops.retention import RetainingSaver
 from miles.loops.run import Run
 from miles.loops.schedules import run_schedule
 from miles.loops.signals import Interrupts, handling
@@ -157,7 +158,10 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     if attempt.start.checkpoint is not None or resolution.config.engine.rollout_external_engine_addrs:
         await publisher.publish(state.weight_version)
     evaluator = make_evaluator(resolution, running.engines, side, attempt.data)
-    saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)
+    saver: Saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)
+    model = resolution.config.model
+    if model.keep_checkpoints is not None:
+        saver = RetainingSaver(saver, attempt.folder, attempt.journal, model.keep_checkpoints, model.keep_best_by)
     parts = Parts(side.fn, side.ledger, running.policy, publisher, evaluator, saver, attempt.journal)
     run = Run(
         parts, cadence_of(resolution), attempt.clock, attempt.trace, attempt.stop, state.rollouts_done, state.weight_version,

@@ -55,6 +55,17 @@ class ModelOptions(OptionSet):
         ge=1,
         on_resume="safe",
     )
+    keep_checkpoints: int | None = option(
+        None, "Newest checkpoints that stay when another is written; by default all.", panel=PANEL, ge=1, on_resume="safe"
+    )
+    keep_best_by: str | None = option(
+        None,
+        "Metric of an evaluation (`eval/NAME`) whose best checkpoint stays, too.",
+        panel=PANEL,
+        counts_when={"keep_checkpoints": ["given"]},
+        usual=False,
+        on_resume="safe",
+    )
     dtype: Literal["float32", "bfloat16"] = option(
         "float32",
         "Number type of the forward pass, in the policy and the engines.",
