@@ -15,14 +15,13 @@ def steps(rows: Rows) -> Rows:
     return [row for row in rows if "train/loss" in row]
 
 
-def test_a_run_goes_on_with_two_ranks_and_back(run_here: Callable[..., Collector]) -> None:
-    whole = steps(run_here("train", *SAME, "--num-rollout", "6", run_dir="whole").rows)
+def test_a_run_goes_on_with_two_ranks(run_here: Callable[..., Collector]) -> None:
+    whole = steps(run_here("train", *SAME, "--num-rollout", "3", run_dir="whole").rows)
     parts = [run_here("train", *SAME, "--num-rollout", "2", run_dir="parts")]
-    parts.append(run_here("train", *SAME, "--num-rollout", "4", "--actor-num-gpus-per-node", "2", run_dir="parts"))
-    parts.append(run_here("train", *SAME, "--num-rollout", "6", run_dir="parts"))
+    parts.append(run_here("train", *SAME, "--num-rollout", "5", "--actor-num-gpus-per-node", "2", run_dir="parts"))
     made = [row for part in parts for row in steps(part.rows)]
-    assert [row["rollout_id"] for row in made] == [0, 1, 2, 3, 4, 5]
-    for mine, theirs in zip(made[:3], whole, strict=False):  # later answers may differ where two tokens are nearly as likely
+    assert [row["rollout_id"] for row in made] == [0, 1, 2, 3, 4]
+    for mine, theirs in zip(made[:3], whole, strict=True):  # later answers may differ where two tokens are nearly as likely
         assert mine["rollout/raw_reward"] == theirs["rollout/raw_reward"]
         assert mine["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-3, abs=1e-6)
         assert mine["train/grad_norm"] == pytest.approx(theirs["train/grad_norm"], rel=1e-3)
