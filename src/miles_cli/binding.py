@@ -62,9 +62,11 @@ class BoundOption(core.TyperOption):
         return flags[-1]._replace(earlier=tuple(flags[:-1]))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The option's choices, names in the user's code, runs, or checkpoints."""
-        from miles_cli.offers import checkpoints, dotted_paths, run_folders
+        """The option's choices, names in the user's code, runs, checkpoints, or a server's arguments."""
+        from miles_cli.offers import checkpoints, dotted_paths, run_folders, server_argument_names
 
+        if self.option.meta.kind == "arguments":
+            return [Word(*offer) for offer in server_argument_names(self.option.name)]
         if self.option.meta.kind == "dotted":
             return [Word(*offer) for offer in dotted_paths(incomplete)]
         by_name = {"run_dir": run_folders, "load": checkpoints}

@@ -116,7 +116,8 @@ def _arguments(typed: Typed, current: str) -> Iterator[Candidate]:
 def _values(param: Any, context: Any, current: str, place: int) -> Iterator[Candidate]:
     metavars = (param.metavar or "").split()
     directive = DIRECTIVES.get(metavars[place]) if place < len(metavars) else None
-    offers = [Candidate(item.value, item.help or "") for item in param.shell_complete(context, current)]
+    offered = param.shell_complete(context, current) if place == 0 else ()
+    offers = [Candidate(item.value, item.help or "") for item in offered]
     if directive is None or any(offer.value.startswith(current) for offer in offers):
         yield from offers
     elif directive == ":file":

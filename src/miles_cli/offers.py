@@ -10,6 +10,7 @@ from pathlib import Path
 from miles.config.presets import preset_names
 from miles.config.records import RECORD_FILE
 from miles.config.registry import VARIABLE_PREFIX, all_options
+from miles.config.server_arguments import OWNED, argument_list
 
 RUNS = "runs"
 CHECKPOINTS = "checkpoints/rollout-*"
@@ -98,3 +99,11 @@ def _defined_in(module: str) -> Iterator[Offer]:
 def folder_of(incomplete: str) -> str:
     """``a/b`` → ``a/``; empty for a word without a slash."""
     return incomplete[: incomplete.rfind("/") + 1]
+
+
+def server_argument_names(server: str) -> Iterator[Offer]:
+    """Arguments of sglang's server or router that a user may give, each with its type."""
+    known = argument_list(server)
+    for name, argument in known.arguments.items():
+        if name not in OWNED[server]:
+            yield name, "|".join(argument.choices) or argument.kind

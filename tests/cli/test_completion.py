@@ -88,6 +88,10 @@ def test_choices_are_offered_after_the_flag_and_after_an_equals_sign(option) -> 
         ("train", "--no-rollout-s", ["--no-rollout-shuffle"]),
         ("train --rollout-shuffle", "--no-rollout-s", []),
         ("train", "", []),
+        ("train --sglang", "mem-fraction-s", ["mem-fraction-static"]),
+        ("train --sglang", "tp-s", []),
+        ("train --sglang mem-fraction-static", "", []),
+        ("train --router", "cache-t", ["cache-threshold"]),
     ],
 )
 def test_cases(line: str, current: str, expected: list[str]) -> None:
