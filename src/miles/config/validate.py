@@ -11,7 +11,7 @@ from miles.config.resolve import examine
 from miles.config.sources import Sources
 from miles.errors import Problem
 
-_ORIGIN = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: \[[^\]]*\])?")
+_ORIGIN = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: \[[^\]]*\])?(?:, written .+)?")
 
 
 class Located(NamedTuple):
