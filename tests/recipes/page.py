@@ -70,8 +70,8 @@ def page(name: str) -> str:
         "Written by `python -m tests.recipes` from the preset and its launch script; do not edit by hand.\n",
         f"{about}\n",
         f"It needs:\n\n{needs}",
-        f"```bash\nMODEL=… DATA=… examples/{name}.sh\n```\n",
-        f"runs\n\n```bash\n{command_of(name)}\n```\n",
+        f"```console\n$ MODEL=… DATA=… examples/{name}.sh\n```\n",
+        f"runs\n\n```console\n$ {command_of(name)}\n```\n",
         f"The preset says:\n\n```toml\n{preset}```\n",
         f"`--dry-run` on such a machine plans:\n\n```\n{plan(name)}```\n",
     )
