@@ -3,12 +3,16 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from miles.config.plan import make_plan
+from miles.config.presets import PRESETS
+from miles.config.resolve import resolve
+from miles.config.sources import FlagValue, Sources
 from miles.config.work import points
 from miles.errors import ConfigError
 from miles.loops.parts import Cadence
@@ -45,6 +49,15 @@ def test_everyone_has_a_seat(bench):
         ("engine 1", "a CPU process, embedded"),
         ("engine 2", "a CPU process, embedded"),
     ]
+
+
+def test_engines_of_others_are_named_and_take_no_memory_here():
+    folder = str(PRESETS / "reverse")
+    sources = Sources({"rollout_external_engine_addrs": FlagValue(("10.0.0.1:30000",), "x")}, preset="reverse", cwd=Path(folder))
+    plan = make_plan(resolve("train", sources))
+    assert plan.sections()[1].lines == ("node 0  [CPU rank 0]", "external engine 10.0.0.1:30000")
+    assert plan.data()["external_engines"] == ["10.0.0.1:30000"]
+    assert not any("engine device" in line for line in plan.lines())
 
 
 def test_the_amount_of_work(bench):

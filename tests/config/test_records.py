@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from miles.config.records import RECORD_FILE, is_run_folder, read_record, record_text
+from miles.config.resolution import Resolution
+from miles.config.toml_out import config_toml
 from miles.errors import ConfigError
 from tests.config.support import VARIANTS
 
@@ -53,6 +55,29 @@ def test_a_mistake_with_a_secret_does_not_show_it(bench, flags, files):
     found = bench.examine("train", flags, files=files)
     assert found.problems
     assert "s3cr3t" not in repr(found.problems) + repr(found.rows)
+
+
+@pytest.mark.parametrize(
+    ("flags", "more"),
+    [
+        ({"sglang": (("api-key", "s3cr3t"), ("log-level", "info"))}, {}),
+        ({}, {"env": {"MILES_SGLANG": "api-key=s3cr3t"}}),
+        ({}, {"files": ['sglang = { api-key = "s3cr3t" }']}),
+    ],
+)
+def test_the_keys_of_servers_are_secrets_too(bench, flags, more):
+    found = bench.examine("train", {"engine": "sglang"} | flags, **more)
+    assert not [problem for problem in found.problems if problem.option == "sglang"]
+    assert "s3cr3t" not in repr(found.rows) + repr(found.problems)
+    assert "api-key=…" in next(row.value for row in found.rows if row.option == "sglang")
+    text = config_toml(Resolution("train", found.config, found.derived, found.rows, ()))
+    assert "s3cr3t" not in text
+    assert "api-key not written down" in text
+
+
+def test_a_remedy_repeats_no_secret(bench):
+    other = bench.examine("train", {"max_weight_staleness": "1", "sglang": (("api-key", "s3cr3t"),)})
+    assert other.problems and "s3cr3t" not in repr(other.problems)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

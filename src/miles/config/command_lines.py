@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from miles.config.reading import MASK, written
+from miles.config.reading import MASK, names_secret, written
 from miles.config.registry import Option, find_option, selector_of
 from miles.config.sources import FlagValue, Sources
 
@@ -42,6 +42,7 @@ def _words(option: Option, given: FlagValue) -> list[str]:
     if option.meta.secret:
         return [given.text, MASK]
     if option.shape.pairs and isinstance(given.value, (list, tuple)):
-        return [word for pair in given.value for word in (given.text, *map(str, pair))]
+        pairs = ((name, MASK if names_secret(str(name)) else value) for name, value in given.value)
+        return [word for pair in pairs for word in (given.text, *map(str, pair))]
     values: Sequence[Any] = given.value if isinstance(given.value, (list, tuple)) else [given.value]
     return [word for value in values for word in (given.text, written(value))]

@@ -21,7 +21,7 @@ MIB = 2**20
 class Memory:
     """Bytes by what takes them, and the rule for each.
 
-    policy, engine: of one trainer rank, of one device of an engine.
+    policy, engine: of one trainer rank, of one device of an engine that is started; empty where none is.
     rules: the same keys.
     """
 
@@ -33,7 +33,8 @@ class Memory:
     def lines(self) -> Iterator[str]:
         """The estimate in words, every number with its rule."""
         yield f"estimated from config.json: {spell_count(self.parameters)} parameters"
-        for name, parts in (("each trainer rank", self.policy), ("each engine device", self.engine)):
+        devices = (("each trainer rank", self.policy), ("each engine device", self.engine))
+        for name, parts in ((name, parts) for name, parts in devices if parts):
             yield f"{name}: {spell_bytes(sum(parts.values()))}"
             for part, size in parts.items():
                 yield f"  {part} {spell_bytes(size)}: {self.rules[part]}"
@@ -75,6 +76,8 @@ def _kept(size: ModelSize, *, checkpointed: bool) -> int:
 
 def _engine(resolution: Resolution, size: ModelSize, number: int) -> dict[str, int]:
     derived, devices = resolution.derived, resolution.config.placement.rollout_num_gpus_per_engine
+    if not derived.num_engines:
+        return {}
     slots = resolution.config.engine.engine_max_running_requests if derived.engine == "embedded" else 1
     cache = number * size.cache_values_per_token * derived.max_context_len * slots
     return {"engine weights": number * size.parameters // devices, "KV cache": cache // devices}

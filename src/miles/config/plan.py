@@ -31,13 +31,15 @@ class Section:
 class Plan:
     """What a run would do.
 
-    seats: every trainer rank, then every engine.
+    seats: every trainer rank, then every engine that is started.
+    external_engines: addresses of servers that are used instead.
     work, points: ``amounts`` in words.
     memory: None where the model does not tell its size.
     """
 
     schedule: Lines
     seats: tuple[Seat, ...]
+    external_engines: tuple[str, ...]
     amounts: Work
     work: Lines
     points: Lines
@@ -50,7 +52,7 @@ class Plan:
         code = tuple(f"{code.option}: {code.path}{code.signature}" for code in self.user_code)
         return (
             Section("schedule", self.schedule),
-            Section("placement", tuple(map_lines(self.seats))),
+            Section("placement", (*map_lines(self.seats), *(f"external engine {address}" for address in self.external_engines))),
             Section("work", self.work),
             Section("evaluation and checkpoints", self.points),
             Section("memory", tuple(self.memory.lines()) if self.memory else (NO_ESTIMATE,)),
@@ -63,6 +65,7 @@ class Plan:
         return {
             "schedule": list(self.schedule),
             "seats": [asdict(seat) for seat in self.seats],
+            "external_engines": list(self.external_engines),
             "work": self.amounts.data(),
             "memory_bytes": asdict(self.memory) if self.memory else None,
             "writes": list(self.writes),
@@ -84,6 +87,7 @@ def make_plan(resolution: Resolution) -> Plan:
     return Plan(
         schedule=tuple(_schedule(resolution)),
         seats=seats_of(resolution),
+        external_engines=resolution.config.engine.rollout_external_engine_addrs,
         amounts=work,
         work=tuple(work_lines(resolution, work)),
         points=tuple(point_lines(resolution, work)),

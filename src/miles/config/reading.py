@@ -54,7 +54,7 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={written(item)}" for name, item in value.items())
+        return ", ".join(_written_item(item) for item in value.items())
     if isinstance(value, (list, tuple)):
         return UNSET if not value else ", ".join(_written_item(item) for item in value)
     return short_exponent(str(value)) if isinstance(value, float) else str(value)
@@ -73,8 +73,13 @@ def shown(option: Option, value: Any) -> str:
 def shown_unknown(name: str, value: Any) -> str:
     """The value of a name that no option has; masked where it looks like the name of a secret, mistyped."""
     near = find_option(name) or nearest_option(name)
-    looks_secret = (near is not None and near.meta.secret) or bool(_SECRET_WORDS & set(option_name(name).split("_")))
-    return MASK if looks_secret else written(value)
+    return MASK if (near is not None and near.meta.secret) or names_secret(name) else written(value)
+
+
+def names_secret(name: str) -> bool:
+    """Whether a name is that of a secret by its words: ``api-key``, ``ssl-keyfile-password``."""
+    words = option_name(name).split("_")
+    return bool(_SECRET_WORDS & set(words)) or "api_key" in "_".join(words)
 
 
 def shown_given(option: Option, raw: Any, folder: Path) -> str:
@@ -89,7 +94,7 @@ def shown_given(option: Option, raw: Any, folder: Path) -> str:
 
 def _written_item(item: Any) -> str:
     if isinstance(item, (list, tuple)) and len(item) == 2:
-        return f"{item[0]}={written(item[1])}"
+        return f"{item[0]}={MASK if names_secret(str(item[0])) else written(item[1])}"
     return json.dumps(item) if isinstance(item, str) and ("," in item or not item.strip()) else written(item)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import tomlkit
 
 from miles.config.files import home_table
-from miles.config.reading import UNSET, short_exponent
+from miles.config.reading import UNSET, names_secret, short_exponent
 from miles.config.registry import Option, option_table, options_of
 from miles.config.resolution import Resolution, Row
 from miles.config.view import View, counts, view_of
@@ -71,6 +71,10 @@ def _line(option: Option, view: View, row: Row) -> str:
         return f"# {option.name} has no effect here"
     if value is None and _default(option, view) is None:
         return f"# {option.name} = {_one_line(row.value)}{comment}"
+    if option.shape.pairs and any(names_secret(name) for name, _ in value):
+        hidden = ", ".join(name for name, _ in value if names_secret(name))
+        value = tuple(pair for pair in value if not names_secret(pair[0]))
+        comment += f"{'; ' if comment else '  # '}{hidden} not written down"
     return f"{option.name} = {toml_literal(value)}{comment}"
 
 
