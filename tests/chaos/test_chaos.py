@@ -11,7 +11,7 @@ SHORT = ("--preset", "reverse", "--num-rollout", "24", "--save-interval", "2", "
 
 
 def test_a_fully_async_run_survives_kills(tmp_path: Path) -> None:
-    chaos = live_through(["train-async", "--fully-async", *SHORT], tmp_path / "run", 3, seed=7)
+    chaos = live_through(["train-async", "--fully-async", *SHORT], tmp_path / "run", 2, seed=7)
     chaos.check(24, batch_size=16)
     assert max(row["rollout/fully_async/max_staleness"] for row in chaos.steps) <= 4
 
@@ -19,7 +19,7 @@ def test_a_fully_async_run_survives_kills(tmp_path: Path) -> None:
 def test_a_sync_run_that_was_killed_is_the_uninterrupted_one(tmp_path: Path) -> None:
     flags = ["train", *SHORT, "--deterministic"]
     whole = live_through(flags, tmp_path / "whole", 0, seed=0)
-    chaos = live_through(flags, tmp_path / "run", 2, seed=3)
+    chaos = live_through(flags, tmp_path / "run", 1, seed=3)
     chaos.check(24, batch_size=16)
 
     def bits(rows: list[dict[str, object]]) -> list[dict[str, object]]:

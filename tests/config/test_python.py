@@ -77,6 +77,7 @@ def test_what_cannot_be_written(build):
     [
         (lambda: train(placement=Colocated()), "colocate"),
         (lambda: train(rollout=SyncRollout(rollout_api="function")), "rollout_api"),
+        (lambda: train(rollout=SyncRollout(over_sampling_batch_size=1)), "over_sampling_batch_size"),
         (lambda: train(rollout=SyncRollout(partial_rollout=True)), "partial_rollout"),
         (lambda: train(data=data(global_batch_size=7)), "global_batch_size"),
         (lambda: train(data=data(num_epoch=1)), "num_rollout"),

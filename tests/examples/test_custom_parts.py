@@ -15,6 +15,7 @@ from miles.config.user_code import check_user_code
 from miles.engines.wire import SamplingParams
 from miles.loops.evaluate import EvalDataset, EvalInput
 from miles.rollout.fully_async import FullyAsyncRolloutFn
+from miles.rollout.function_api import FunctionRolloutFn
 from miles.rollout.inference import InferenceRolloutFn
 from miles.simulation.virtual_time import run_virtual
 from miles.types import SampleStatus, staleness
@@ -42,12 +43,13 @@ def beside_the_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("train", {"rollout_sample_filter_path": "middle_difficulty:select"}),
     ("train-async", {"fully_async": True, "custom_async_data_buffer_path": "hardest_first:HardestFirst"}),
     ("train", {"rollout_function_path": "in_waves:InWaves"}),
+    ("train-async", {"rollout_api": "function", "rollout_function_path": "all_together:rollout"}),
     ("train", {"eval_function_path": "pass_at_k:evaluate"}),
 ])  # fmt: skip
 def test_the_dry_run_accepts_it(command: str, flags: dict[str, Any]) -> None:
     given_flags = {name: FlagValue(value, "--" + name.replace("_", "-")) for name, value in flags.items()}
     found = check_user_code(resolve(command, Sources(given_flags, preset="reverse", environ={}, cwd=FOLDER)))
-    assert {code.option for code in found} == set(flags) - {"rm_type", "fully_async"}
+    assert {code.option for code in found} == set(flags) - {"rm_type", "fully_async", "rollout_api"}
 
 
 def test_every_example_stands_in_the_list() -> None:
@@ -103,6 +105,7 @@ def test_hardest_first_keeps_the_bound() -> None:
 
 
 def test_in_waves_makes_the_rollouts_of_the_standard_function() -> None:
+    from all_together import rollout
     from in_waves import InWaves
 
     async def batches(fn: Any, setup: Any) -> list[tuple[int, ...]]:
@@ -115,8 +118,10 @@ def test_in_waves_makes_the_rollouts_of_the_standard_function() -> None:
         await fn.close()
         return made
 
-    ours, theirs = (given(SimulatedGenerator(5), SyncRollout(), batch_size=6) for _ in range(2))
-    assert run_virtual(batches(InWaves(ours), ours)) == run_virtual(batches(InferenceRolloutFn(theirs), theirs))
+    ours, also_ours, theirs = (given(SimulatedGenerator(5), SyncRollout(), batch_size=6) for _ in range(3))
+    wanted = run_virtual(batches(InferenceRolloutFn(theirs), theirs))
+    assert run_virtual(batches(InWaves(ours), ours)) == wanted
+    assert run_virtual(batches(FunctionRolloutFn(rollout, also_ours), also_ours)) == wanted
 
 
 def test_pass_at_k() -> None:

@@ -64,6 +64,36 @@ def test_all_groups_of_a_rollout_run_together() -> None:
     assert generator.most_running == 9
 
 
+@for_all(st.integers(0, 10**6), st.integers(1, 4), st.integers(0, 4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_over_sampling_uses_the_first_groups_and_loses_none(seed: int, batch_size: int, more: int, filters: bool) -> None:
+    options = SyncRollout(over_sampling_batch_size=batch_size + more, dynamic_sampling_filter_path=SPREAD if filters else None)
+    generator = SimulatedGenerator(seed)
+    setup = given(generator, options, batch_size=batch_size)
+    made = run_virtual(rollouts(setup, 5))
+    batches = [[group.index for group in rollout.groups] for rollout in made]
+    assert all(len(batch) == batch_size and batch == sorted(batch) for batch in batches)
+    trained = [index for batch in batches for index in batch]
+    assert len(trained) == len(set(trained))
+    assert [group.version_admitted for rollout in made for group in rollout.groups] == sorted(list(range(5)) * batch_size)
+    assert generator.most_running <= batch_size + more
+    counts = setup.ledger.counts()
+    assert counts["ledger/in_flight"] == counts["ledger/buffered"] == 0
+    assert counts["ledger/waiting"] <= more
+    assert setup.ledger.issued == len(trained) + sum(setup.ledger.dropped().values()) + counts["ledger/waiting"]
+
+
+def test_over_sampling_does_not_wait_for_a_straggler() -> None:
+    async def generate(asked: Prompt, version: int) -> Group:
+        await asyncio.sleep(1e6 if asked.index == 0 else 1)
+        return group(asked.index, version)
+
+    setup = given(generate, SyncRollout(over_sampling_batch_size=3, no_progress_seconds=1e9))
+    made = run_virtual(rollouts(setup, 2))
+    assert [[group.index for group in rollout.groups] for rollout in made] == [[1, 2], [3, 4]]
+    assert setup.ledger.counts()["ledger/waiting"] == 1
+
+
 def test_a_failed_group_cancels_its_siblings_and_is_the_cause() -> None:
     cancelled = []
 

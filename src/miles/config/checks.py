@@ -167,6 +167,24 @@ def samples_for_ranks(view: View) -> Iterator[Problem]:
         yield view.problem("actor_num_gpus_per_node", why, f"Lower it to at most {samples} ranks, or raise the batch")
 
 
+def over_sampling(view: View) -> Iterator[Problem]:
+    """More groups are started than are used."""
+    started, used = view["over_sampling_batch_size"], view["rollout_batch_size"]
+    if started is not None and started < used:
+        why = f"is less than {view.named('rollout_batch_size')}, which is what a rollout needs"
+        yield view.problem("over_sampling_batch_size", why, f"Give --over-sampling-batch-size at least {used}, or leave it out")
+    elif started is not None and view["rollout_function_path"] is not None:
+        why = f"has no effect while {view.named('rollout_function_path')} makes the rollouts"
+        yield view.problem("over_sampling_batch_size", why, "Leave one of the two out")
+
+
+def function_needs_a_path(view: View) -> Iterator[Problem]:
+    """A function that is called for each rollout has to be named."""
+    if view["rollout_api"] == "function" and view["rollout_function_path"] is None:
+        why = "calls a function of yours, and none is named"
+        yield view.problem("rollout_api", why, "Pass --rollout-function-path, or set --rollout-api to class")
+
+
 def engine_size(view: View) -> Iterator[Problem]:
     """Engines have their GPUs in whole, and an embedded engine has one."""
     size, gpus = view["rollout_num_gpus_per_engine"], view["rollout_num_gpus"]
@@ -235,6 +253,8 @@ CHECKS = (
     Check(untruncated("rollout_top_k", -1), ("off_policy_correction", "rollout_top_k")),
     Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
     Check(needed_label, ("rm_type", "label_key")),
+    Check(over_sampling, ("over_sampling_batch_size", "rollout_batch_size", "rollout_function_path")),
+    Check(function_needs_a_path, ("rollout_api", "rollout_function_path")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
     Check(clip_band, ("tis_clip", "tis_clip_low")),
     Check(learning_rates, ("lr", "min_lr", "lr_decay_style")),

@@ -29,6 +29,7 @@ CALLS = {
     "custom_loss_function_path": Call(("tokens",)),
     "eval_function_path": Call(("given",), must_be_async=True),
 }
+FUNCTION_API = Call(("given", "rollout_id", "weight_version"))
 KINDS = {
     "custom_generate_function_path": "generate",
     "dynamic_sampling_filter_path": "filter",
@@ -60,7 +61,7 @@ def check_user_code(resolution: Resolution) -> tuple[UserCode, ...]:
     problems: list[Problem] = []
     for option, path, origin in _paths(resolution):
         try:
-            found.append(_check(option, path, origin))
+            found.append(_check(option, path, origin, _call(option, resolution)))
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -77,9 +78,13 @@ def _paths(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
                 yield option.name, path, origins[option.name]
 
 
-def _check(option: str, path: str, origin: str) -> UserCode:
+def _call(option: str, resolution: Resolution) -> Call:
+    is_function = getattr(resolution.config.rollout, "rollout_api", "class") == "function"
+    return FUNCTION_API if option == "rollout_function_path" and is_function else CALLS[option]
+
+
+def _check(option: str, path: str, origin: str, call: Call) -> UserCode:
     loaded = load_dotted(path, option, origin, KINDS[option])
-    call = CALLS[option]
     wanted = f"({', '.join(call.arguments)})"
     if not callable(loaded):
         raise _refused(

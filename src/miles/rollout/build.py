@@ -7,6 +7,7 @@ engine ─┘
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from miles.clock import Clock
@@ -17,6 +18,7 @@ from miles.config.options.reward import RewardOptions
 from miles.engines.wire import EngineApi, SamplingParams
 from miles.errors import ConfigError, Problem
 from miles.rollout.contracts import RolloutFn, RolloutFnInput
+from miles.rollout.function_api import FunctionRolloutFn
 from miles.rollout.generate import GenerateFn, GenerateSettings, SingleTurnGroupGenerator
 from miles.rollout.ledger import Ledger
 from miles.rollout.number_reward import NumberReward
@@ -71,6 +73,8 @@ def build_rollout(
 def rollout_function(given: RolloutFnInput) -> RolloutFn:
     """The rollout function that the run resolved to, built; finished groups it would not use go back to waiting."""
     build = load_dotted(given.derived.rollout_function_path, "rollout_function_path", kind="rollout")
+    if given.config.rollout.rollout_api == "function":
+        build = partial(FunctionRolloutFn, build)
     if not getattr(build, "takes_finished_groups", False):
         for group in given.ledger.finished():
             given.ledger.put_back(group.index)

@@ -4,7 +4,9 @@
                 slot 1  ═ group 1 ═ ✗ ═══ group 3 ═══│           one in index order, until each slot has an
                 slot 2  ═════ group 2 ═════│                     accepted group; then the rollout is handed over
 
-Sync calls it between steps; one step off calls it for rollout k+1 while step k trains.
+Sync calls it between steps; one step off calls it for rollout k+1 while step k trains. With --over-sampling-batch-size there are
+more slots than a rollout needs: the first accepted groups are used, those still in flight then wait and are sampled later, which
+favours short answers.
 """
 
 import asyncio
@@ -25,6 +27,8 @@ class InferenceRolloutFn:
 
     def __init__(self, given: RolloutFnInput) -> None:
         self._batch_size = given.config.data.rollout_batch_size
+        over = getattr(given.config.rollout, "over_sampling_batch_size", None)
+        self._num_slots: int = over or self._batch_size
         self._version = given.weight_version
         self._ledger = given.ledger
         self._attempts, self._handover = Attempts(given), Handover(given)
@@ -71,10 +75,22 @@ class InferenceRolloutFn:
     async def _fill_slots(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch.run())
-            slots = [tasks.create_task(self._fill_slot()) for _ in range(self._batch_size - len(self._accepted))]
-            if slots:
-                await asyncio.wait(slots)
+            if not self._is_full:
+                slots = [tasks.create_task(self._fill_slot()) for _ in range(self._num_slots - len(self._accepted))]
+                await self._until_full(slots)
+                for slot in slots:
+                    slot.cancel()
             watching.cancel()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._accepted) >= self._batch_size
+
+    async def _until_full(self, slots: list["asyncio.Task[None]"]) -> None:
+        """Wait until there are enough groups; a slot that fails ends the wait through the task group."""
+        waiting: set[asyncio.Task[None]] = set(slots)
+        while waiting and not self._is_full:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
     async def _fill_slot(self) -> None:
         group = None
@@ -83,7 +99,10 @@ class InferenceRolloutFn:
             flight = self._attempts.begin(self._version)
             group = await self._attempts.run(flight)
             self._watch.moved()
-        self._accepted.append(group)
+        if self._is_full:  # another slot was faster in the same moment
+            self._ledger.put_back(group.index)
+        else:
+            self._accepted.append(group)
 
     def _describe(self) -> str:
         paused = "" if self._running.is_set() else "; production is paused"

@@ -119,6 +119,10 @@ class Ledger:
         """Groups buffered or in training, in the order in which they were finished."""
         return tuple(self._finished.values())
 
+    def in_flight(self) -> list[int]:
+        """Groups in flight, in index order."""
+        return sorted(index for index, state in self._state.items() if state is GroupState.IN_FLIGHT)
+
     def state(self, index: int) -> GroupState | None:
         """Where a group is; None when it is trained, dropped or not issued yet."""
         return self._state.get(index)

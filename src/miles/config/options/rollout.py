@@ -68,24 +68,21 @@ class ReplaceableRollout(RolloutOptions):
     )
     rollout_api: Literal["class", "function"] = option(
         "class",
-        "Rollout functions are classes built once, or (the older way) plain functions.",
+        "Rollout functions are classes built once, or (the older way) functions called for each rollout.",
         panel=PANEL,
         usual=False,
-        not_yet="function-based rollout functions",
-        not_yet_values=["function"],
+    )
+    over_sampling_batch_size: int | None = option(
+        None,
+        "Groups in flight for one rollout; the first --rollout-batch-size accepted ones are used, the rest is sampled later.",
+        panel=PANEL,
+        ge=1,
     )
 
 
 class SyncRollout(ReplaceableRollout):
     """The policy waits for rollout k, the engines wait for step k: staleness 0."""
 
-    over_sampling_batch_size: int | None = option(
-        None,
-        "Groups started for one rollout; the first --rollout-batch-size accepted ones are used.",
-        panel=PANEL,
-        ge=1,
-        not_yet="over-sampling",
-    )
     partial_rollout: bool = option(
         False,
         "Keep the unfinished answers of over-sampling and continue them in the next rollout.",
