@@ -48,6 +48,9 @@ class Engine(EngineClient):
     async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
         await self._tell(f"load {version}")
 
+    async def alive(self, timeout_seconds: float) -> bool:
+        return not (self.breaks or self.hangs)
+
     async def close(self) -> None:
         self._gone.set()
         await super().close()
@@ -134,3 +137,17 @@ async def test_where_nobody_restarts_engines_the_last_loss_is_an_error() -> None
     fleet = EngineFleet([Engine("a", breaks=True), Engine("b", breaks=True)])
     with pytest.raises(EngineUnreachableError, match="b broke off"):
         await fleet.generate([request("x")])
+
+
+async def test_a_connection_that_breaks_alone_costs_no_engine() -> None:
+    class Flaky(Engine):
+        async def generate(self, requests: Any) -> list[Answer]:
+            self.told.append("generate")
+            if len(self.told) < 3:
+                raise EngineUnreachableError("Server disconnected")
+            return await super().generate(requests)
+
+    engine = Flaky("a")
+    fleet = EngineFleet([engine], recovers=True)
+    assert (await fleet.generate([request("x")]))[0].rid == "x"
+    assert fleet.clients == (engine,)

@@ -21,20 +21,22 @@ def test_a_killed_server_costs_no_sample_and_the_run_learns(start_miles: Start) 
         "--engine",
         "sglang",
         "--num-rollout",
-        "60",
+        "50",
         "--eval-interval",
         "1000",
     )
-    run.wait_for_rows(15)
+    run.wait_for_rows(10)
     run.child("sglang::scheduler").send_signal(signal.SIGKILL)
     assert run.wait() == 0, run.output[-3000:]
     assert "starting it again (1 of 3)" in run.output
     assert "engine 0 serves again" in run.output
     steps = [row for row in run.rows if "train/loss" in row]
-    assert [row["rollout_id"] for row in steps] == list(range(60))
-    assert steps[-1]["ledger/trained"] == 60 * 16
+    assert [row["rollout_id"] for row in steps] == list(range(50))
+    assert steps[-1]["ledger/trained"] == 50 * 16
     assert max(row["rollout/staleness/max"] for row in steps) <= 4
-    assert max(row["train/train_rollout_logprob_abs_diff"] for row in steps) < 1e-3
+    fresh = [row for row in steps if row["rollout/staleness/max"] == 0]
+    assert fresh
+    assert max(row["train/train_rollout_logprob_abs_diff"] for row in fresh) < 1e-4
     evaluations = [row["eval/reverse"] for row in run.rows if "eval/reverse" in row]
     assert evaluations[0] < 0.6
     assert evaluations[-1] > 0.8

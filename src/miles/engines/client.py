@@ -15,6 +15,7 @@ from miles.types import VersionSpan
 
 ATTEMPTS = 3
 ABORT_AFTER_CANCEL_SECONDS = 5.0
+KEEP_ALIVE_SECONDS = 2.0  # sglang closes idle connections after five, and a request must not meet that moment
 UNVERSIONED = "default"  # what servers call weights that nobody versioned: version 0
 
 
@@ -179,7 +180,7 @@ class EngineClient:
         if self._closed:
             raise EngineUnreachableError(f"The client of {self.address} is closed.")
         if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS))
         return self._session
 
 

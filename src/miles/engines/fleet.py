@@ -15,6 +15,8 @@ from miles.engines.wire import Answer, GenerateRequest, PauseMode
 from miles.errors import EngineError
 
 T = TypeVar("T")
+MOST_BREAKS = 3
+PROBE_SECONDS = 10.0
 Load = Callable[[EngineClient], Awaitable[None]]
 """Brings one engine to the weights that are published now."""
 
@@ -51,12 +53,17 @@ class EngineFleet:
             EngineError: the engine refused or failed; carries its own words. One that broke off is raised only when no other
                 is left and none comes back.
         """
+        num_breaks = 0
         while True:
             await self._has_engine.wait()
             number = min(self._serving, key=lambda number: (self._num_in_flight[number], number))
+            client = self._serving[number]
             try:
                 return await self._generate_on(number, requests)
             except EngineUnreachableError as error:
+                num_breaks += 1
+                if num_breaks < MOST_BREAKS and await client.alive(PROBE_SECONDS):
+                    continue  # a connection broke, not the engine
                 await self.take_out(number, str(error))
                 if not self._serving and not self._recovers:
                     raise

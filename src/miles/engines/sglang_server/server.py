@@ -83,7 +83,7 @@ class SglangServer:
         raise EngineError(self._ended_words(code))
 
     def _ended_words(self, code: int | None) -> str:
-        return f"the sglang server ended with exit code {code}. Its last lines ({self._log}):\n{last_lines(self._log)}"
+        return f"the sglang server ended with exit code {code}.\nIts last lines ({self._log}):\n{last_lines(self._log)}"
 
 
 def node_address() -> str:
