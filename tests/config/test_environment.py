@@ -41,3 +41,8 @@ def test_the_schedule_is_not_chosen_by_a_variable(bench):
             (problem,) = bench.examine(command, env={"MILES_FULLY_ASYNC": value}).problems
             assert "pass --fully-async" in problem.remedy
             assert problem.value == value
+
+
+def test_an_old_name_in_a_variable_is_told_the_new_one(bench):
+    (warning,) = bench.resolve("train", env={"MILES_USE_TIS": "1"}).warnings
+    assert warning.startswith("$MILES_USE_TIS is ignored: it is --off-policy-correction tis here")

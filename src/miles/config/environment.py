@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from miles.config.registry import VARIABLE_PREFIX, find_option, nearest_option
+from miles.config.old_names import old_name_words
+from miles.config.registry import VARIABLE_PREFIX, find_option, nearest_option, option_name
 from miles.config.sources import CONFIG_VARIABLE, Given, Origin, OriginKind
 from miles.errors import Problem
 
@@ -63,6 +64,8 @@ def _api_problem(value: str, origin: Origin) -> Problem:
 
 
 def _unknown_warning(command: str, variable: str) -> str:
+    if old := old_name_words(f"--{option_name(variable).replace('_', '-')}"):
+        return f"${variable} is ignored: it {old[0]}"
     near = nearest_option(variable, command)
     hint = f"; did you mean ${near.variable}?" if near else ""
     return f"${variable} is ignored: there is no such option{hint}"

@@ -39,4 +39,5 @@ class OptimizerOptions(OptionSet):
         panel=PANEL,
         ge=1,
         usual=False,
+        on_resume="safe",
     )

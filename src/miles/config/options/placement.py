@@ -28,7 +28,9 @@ class PlacementOptions(OptionSet):
 class Disaggregated(PlacementOptions):
     """Policy and engines on devices of their own."""
 
-    rollout_num_gpus: int = option(1, "GPUs of all engines together (on a CPU: engine processes).", panel=PANEL, ge=1)
+    rollout_num_gpus: int = option(
+        1, "GPUs of all engines together (on a CPU: engine processes).", panel=PANEL, ge=1, on_resume="safe"
+    )
 
 
 class Colocated(PlacementOptions):
