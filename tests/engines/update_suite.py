@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -73,3 +74,16 @@ def continued(old: Any, new: Any, prompt: list[int], tokens: list[int], boundary
         cache = old(torch.tensor([prompt + tokens[: boundary - 1]]), use_cache=True).past_key_values
         logits = new(torch.tensor([tokens[boundary - 1 : -1]]), past_key_values=cache).logits[0]
     return logits.log_softmax(-1).gather(1, torch.tensor(tokens[boundary:])[:, None])[:, 0].tolist()
+
+
+async def test_200_random_prompts_before_and_after_an_update(fresh: Http, qwen3: ModelFolders) -> None:
+    random = Random(0)
+    prompts = [[random.randrange(3, 100) for _ in range(random.randrange(1, 24))] for _ in range(200)]
+    for folder, version in ((qwen3.first, "0"), (qwen3.second, "1")):
+        await update(fresh, folder, version)
+        model = load_reference(folder)
+        answers = await fresh.generate(prompts, max_new_tokens=8, ignore_eos=True)
+        for prompt, answer in zip(prompts, answers, strict=True):
+            tokens, logprobs = sampled(answer)
+            assert spans_of(answer) == [(version, 0, 8)]
+            assert logprobs == pytest.approx(reference_logprobs(model, prompt, tokens), abs=1e-4)
