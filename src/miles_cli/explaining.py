@@ -10,7 +10,7 @@ from miles.config.resolution import Examination, Row
 from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 from miles_cli.describe import conditions, spell_bounds, spell_defaults
-from miles_cli.showing import console_here, say
+from miles_cli.showing import console_here, print_pairs, say
 from miles_cli.source_options import check_format
 from miles_cli.wording import shown_value
 
@@ -28,9 +28,8 @@ def explain(key: str, sources: Sources, format: str) -> None:
     option = find_option(key)
     row = None if option else _derived_row(key, sources)
     if row is not None:
-        _print(
-            key, [], f"{row.option}: derived from options, and none itself", [("now", f"{row.value}  {row.arithmetic}")], format
-        )
+        facts = [("now", f"{row.value}  {row.arithmetic}")]
+        _print(key, [], f"{row.option}: derived from options, and none itself", facts, format)
         return
     meant = option or _meant(key)
     note = [] if option else [_note(key, meant), ""]
@@ -41,8 +40,9 @@ def _print(key: str, note: list[str], head: str, facts: list[Fact], format: str)
     if format == "json":
         console_here().file.write(json.dumps({"asked": key, "about": head, **dict(facts)}, indent=2, ensure_ascii=False) + "\n")
         return
-    width = max(len(label) for label, _ in facts)
-    say(console_here(), [*note, head, "", *(f"  {label:<{width}}  {text}" for label, text in facts)])
+    console = console_here()
+    say(console, [*note, head, ""])
+    print_pairs(console, [(f"  {label}", text) for label, text in facts])
 
 
 def search(words: list[str]) -> None:
@@ -57,8 +57,7 @@ def search(words: list[str]) -> None:
         problem = Problem("words", text, "", "no option speaks of them all", "Try one word, or `miles train --help-all`")
         raise ConfigError([problem])
     found.sort(key=lambda option: not all(word.lower() in option.name for word in words))
-    width = max(len(option.flag) for option in found)
-    say(console_here(), [f"{option.flag:<{width}}  {option.help}" for option in found])
+    print_pairs(console_here(), [(option.flag, option.help) for option in found])
 
 
 def option_facts(option: Option, sources: Sources) -> Iterator[Fact]:

@@ -143,6 +143,23 @@ def say(console: "Console", lines: list[str]) -> None:
         console.print("\n".join(lines), markup=False, soft_wrap=not console.is_terminal)
 
 
+def print_pairs(console: "Console", pairs: Sequence[tuple[str, str]]) -> None:
+    """Two columns: on a terminal the second folds beside the first, elsewhere every pair is one line."""
+    width = max(len(label) for label, _ in pairs)
+    if not console.is_terminal:
+        say(console, [f"{label:<{width}}  {text}" for label, text in pairs])
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=width)
+    table.add_column(overflow="fold")
+    for label, text in pairs:
+        table.add_row(Text(label, "cyan"), Text(text))
+    console.print(table)
+
+
 def print_as(format: str, rows: Sequence[Row], console: "Console", title: str) -> None:
     """Rows as a table or as plain lines."""
     from miles_cli.render import print_rows
