@@ -196,22 +196,6 @@ def engine_size(view: View) -> Iterator[Problem]:
         yield view.problem("rollout_num_gpus", why, f"Give --rollout-num-gpus a multiple of {size}")
 
 
-def external_engines(view: View) -> Iterator[Problem]:
-    """Whoever started an engine decides about it."""
-    if not view["rollout_external_engine_addrs"]:
-        return
-    for name in (
-        "rollout_num_gpus",
-        "rollout_num_gpus_per_engine",
-        "sglang",
-        "engine_max_running_requests",
-        "engine_max_restarts",
-    ):
-        if name in view.given:
-            why = f"has no effect beside {view.named('rollout_external_engine_addrs')}: those servers were started by you"
-            yield view.problem(name, why, f"Leave {option_table()[name].flag} out, or the addresses")
-
-
 def eval_names(view: View) -> Iterator[Problem]:
     """Every held-out data set has a name of its own."""
     names = [name for name, _ in view["eval_prompt_data"]]
@@ -262,7 +246,6 @@ CHECKS = (
     Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
-    Check(external_engines, ("rollout_external_engine_addrs",)),
     Check(eval_names, ("eval_prompt_data",)),
     Check(best_metric, ("keep_best_by", "eval_prompt_data")),
     Check(top_k("eval_top_k"), ("eval_top_k",)),

@@ -6,7 +6,7 @@ from typing import Any
 from miles.config.options.base import OptionMeta, meta_of
 from miles.config.reading import written
 from miles.config.registry import option_table
-from miles.config.view import GIVEN, View, counts
+from miles.config.view import EXTERNAL, GIVEN, OF_STARTED_ENGINES, View, counts
 from miles.errors import Problem
 
 
@@ -38,6 +38,9 @@ def _without(name: str) -> str:
 
 
 def _no_effect(name: str, view: View) -> tuple[str, str]:
+    if name in OF_STARTED_ENGINES and view.values.get(EXTERNAL):
+        why = f"has no effect beside {view.named(EXTERNAL)}: those servers were started by you"
+        return why, f"Leave {option_table()[name].flag} out, or the addresses"
     conditions = option_table()[name].meta.counts_when
     state = " and ".join(f"{view.named(other)}" if view[other] else f"{other} is not set" for other in conditions)
     first, *others = (_way(other, wanted) for other, wanted in conditions.items())

@@ -13,6 +13,10 @@ from miles.config.registry import SECTIONS, option_table, selector_of
 from miles.errors import Problem
 
 GIVEN = "given"
+EXTERNAL = "rollout_external_engine_addrs"
+OF_STARTED_ENGINES = (
+    "rollout_num_gpus", "rollout_num_gpus_per_engine", "sglang", "engine_max_running_requests", "engine_max_restarts",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ def view_of(command: str, config: OptionSet) -> View:
 
 def counts(view: View, name: str) -> bool:
     """Whether an option has an effect beside the others' values."""
+    if name in OF_STARTED_ENGINES and EXTERNAL in view and view[EXTERNAL]:
+        return False
     conditions = option_table()[name].meta.counts_when
     return not conditions or any(_holds(view, other, wanted) for other, wanted in conditions.items())
 
