@@ -28,7 +28,7 @@ def print_help(command: Any, ctx: Any, *, everything: bool = False, console: "Co
     from rich.console import Console
     from rich.text import Text
 
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     below = [(name, child) for name, child in getattr(command, "commands", {}).items() if not child.hidden]
     below.sort(key=lambda item: FIRST_COMMANDS.index(item[0]) if item[0] in FIRST_COMMANDS else len(FIRST_COMMANDS))
     params = command.get_params(ctx)

@@ -13,7 +13,7 @@ def print_error(error: Exception, console: "Console | None" = None) -> None:
     """Show an error on stderr: a panel on a terminal, plain lines elsewhere."""
     from rich.console import Console
 
-    console = console or Console(stderr=True, highlight=False)
+    console = console or Console(stderr=True, highlight=False, emoji=False)
     problems = error.problems if isinstance(error, ConfigError) else ()
     if console.is_terminal:
         _print_panel(console, problems, _sentence(error))

@@ -134,7 +134,7 @@ def console_here() -> "Console":
     """Standard output."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, emoji=False)
 
 
 def say(console: "Console", lines: list[str]) -> None:

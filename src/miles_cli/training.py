@@ -32,7 +32,7 @@ def train_command(
     if as_json:
         _print_data(resolution)
         return 0
-    console = Console(file=sys.stdout, highlight=False)  # its own stream: a run redirects what libraries print
+    console = Console(file=sys.stdout, highlight=False, emoji=False)  # its own stream: a run redirects what libraries print
     say(console, standing_lines(sources))
     _print_configuration(resolution, console, brief=console.is_terminal and not dry_run)
     if dry_run:

@@ -12,6 +12,7 @@ from miles.config.reading import read_value
 from miles.config.registry import option_table
 from miles.config.resolve import examine
 from miles.config.sources import Sources
+from miles.config.view import EXTERNAL
 from tests.config.support import VARIANTS, flag, flag_value, good_values, owned_names, shown_text, toml, variable_text
 
 pytestmark = pytest.mark.unit
@@ -50,7 +51,7 @@ def plain_options(variant):
     """The options of a variant whose values are shown and do not make each other void."""
     for name in sorted(owned_names(variant)):
         meta = option_table()[name].meta
-        if not (meta.selector or meta.alternative or meta.counts_when or meta.secret):
+        if not (meta.selector or meta.alternative or meta.counts_when or meta.secret or name == EXTERNAL):
             yield name
 
 

@@ -19,6 +19,7 @@ from miles.placement.cluster import Cluster
 from miles.placement.logs import log_output
 
 LOOPBACK = "127.0.0.1"
+STOP_SECONDS = 5.0
 STEERING_SHARE = 0.8  # an engine's own time limit ends before that of the whole state
 
 
@@ -66,6 +67,13 @@ class EngineStarter:
         timeout = STEERING_SHARE * self._config.engine.update_weights_timeout_seconds
         return EngineProcess(number, actor, EngineClient(address, control_timeout_seconds=timeout), log)
 
+    async def end(self) -> None:
+        """Ask every engine to end, so that it can clean up; whoever has not in time, or is gone, is killed all the same."""
+        asked = [asyncio.wait_for(stopping(actor), STOP_SECONDS) for actor in self.actors.values()]
+        await asyncio.gather(*asked, return_exceptions=True)
+        for actor in self.actors.values():
+            ray.kill(actor)
+
     def _actor(self, number: int, log: Path) -> Any:
         config, derived = self._config, self._derived
         seat = self._cluster.options(derived.num_ranks + number)
@@ -92,6 +100,11 @@ class EngineStarter:
             ) from error
         except ray.exceptions.RayError as error:
             raise EngineError(f"engine {number} did not start: {cause_of(error)}") from error
+
+
+async def stopping(actor: Any) -> None:
+    """Until an engine has ended."""
+    await actor.stop.remote()
 
 
 def sglang_options(config: AnyConfig, derived: Derived, number: int, host: str | None) -> SglangOptions:

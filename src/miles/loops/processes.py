@@ -63,7 +63,8 @@ async def processes(
             await end(deaths)
             await fleet.close()
     finally:
-        for actor in [*actors, *starter.actors.values()]:
+        await starter.end()
+        for actor in actors:
             ray.kill(actor)
 
 
