@@ -20,7 +20,7 @@ def print_rows(rows: Sequence[Row], console: "Console", *, as_table: bool, title
         _print_table(rows, console, title, footer)
         return
     lines = [*([title] if title else []), *plain_rows(rows), *([footer] if footer else [])]
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    console.print("\n".join(lines), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def by_panel(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -5,6 +5,14 @@ import json
 import pytest
 
 from tests.config.support import Bench
+from tests.pretend import a_machine_with
+
+
+@pytest.fixture(autouse=True, scope="session")
+def sglang_here():
+    """As where sglang is installed; what is said without it has tests of its own."""
+    with a_machine_with(has_sglang=True):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,9 @@ def test_importing_it_loads_neither_ray_nor_torch() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
+    if ray.is_initialized():  # one Ray for every test of a process
+        yield
+        return
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

@@ -24,6 +24,7 @@ from miles.config.resolution import Resolution
 from miles.tracking.run_folder import RunFolder, RunState, write_state
 from miles_cli.app import app
 from tests.gallery.cases import CASES, Case
+from tests.pretend import a_machine_with
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 INTRODUCTION = """\
@@ -71,7 +72,8 @@ def entry(case: Case) -> str:
 @cache
 def answers() -> Mapping[str, tuple[int, str]]:
     """What miles says to every mistake, by title; each is made once."""
-    return {case.title: answer(case) for cases in CASES.values() for case in cases}
+    with a_machine_with(has_sglang=True):
+        return {case.title: answer(case) for cases in CASES.values() for case in cases}
 
 
 def answer(case: Case) -> tuple[int, str]:

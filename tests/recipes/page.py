@@ -11,20 +11,15 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from typer.testing import CliRunner
 
-from miles.config import resolve as resolving
-from miles.config.facts import Facts
 from miles.config.presets import preset_file, preset_names, preset_needs
 from miles_cli.app import app
 from tests.gallery.page import working_directory
+from tests.pretend import a_machine_with
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "recipes"
@@ -91,7 +86,7 @@ def dry_run(name: str, *more: str) -> str:
         AssertionError: it is refused; with what was said.
     """
     words = command_of(name).replace('"$MODEL"', model_of(name)).replace('"$DATA"', "data.jsonl").replace('"$@"', "")
-    with working_directory() as folder, gpus_here():
+    with working_directory() as folder, a_machine_with(has_cuda=True, has_sglang=True):
         model = folder / model_of(name)
         model.mkdir(parents=True)
         (model / "config.json").write_text(json.dumps(MODELS[model_of(name)]))
@@ -102,17 +97,3 @@ def dry_run(name: str, *more: str) -> str:
     if result.exit_code:
         raise AssertionError(f"{name}: {result.stderr}{result.exception!r}")
     return re.sub(rf"(/private)?{re.escape(str(folder))}/?", "", result.stdout)
-
-
-@contextmanager
-def gpus_here() -> Iterator[None]:
-    """A machine that has a driver and sglang."""
-    real = resolving.read_facts
-
-    def read_facts(*given: Any) -> Facts:
-        facts = real(*given)
-        has = {part.name: True for part in fields(facts) if part.name in ("has_cuda", "has_sglang")}
-        return replace(facts, **has)
-
-    with mock.patch.object(resolving, "read_facts", read_facts):
-        yield
