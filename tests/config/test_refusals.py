@@ -280,7 +280,9 @@ def test_refused(bench, command, flags, env, files, option, words):
     ],
 )
 def test_accepted(bench, command, flags, env):
-    resolve(command, bench.sources(flags, env, bare=True, preset="reverse"))
+    resolution = resolve(command, bench.sources(flags, env, bare=True, preset="reverse"))
+    assert resolution.command == command
+    assert (resolution.derived.schedule == "fully_async") == ("fully_async" in flags)
 
 
 def test_the_old_variable_is_an_origin(bench):

@@ -27,7 +27,10 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 
 async def test_work_that_ends_well_is_not_disturbed() -> None:
     alive = asyncio.create_task(forever())
-    await until_done(asyncio.create_task(asyncio.sleep(0)), [alive])
+    work = asyncio.create_task(asyncio.sleep(0))
+    await until_done(work, [alive])
+    assert work.done() and not work.cancelled()
+    assert not alive.done(), "the watch goes on until the run ends it"
     await end(alive)
 
 
