@@ -1,5 +1,6 @@
 """Errors that a user sees: each says where, what, and what to do next."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -38,13 +39,16 @@ class Problem:
 
 
 class ConfigError(MilesError):
-    """The configuration cannot be run; carries every problem found."""
+    """The configuration cannot be run; carries every problem found.
+
+    notes: lines shown below the problems, for what one has to know to mend them.
+    """
 
     exit_code = 2
 
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(str(problem) for problem in problems))
+    def __init__(self, problems: list[Problem], notes: Sequence[str] = ()) -> None:
+        self.problems, self.notes = problems, tuple(notes)
+        super().__init__("\n".join([*map(str, problems), *notes]))
 
 
 class DataError(MilesError):

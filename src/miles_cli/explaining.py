@@ -14,6 +14,11 @@ from miles_cli.showing import console_here, print_pairs, say
 from miles_cli.source_options import check_format
 from miles_cli.wording import shown_value
 
+RESUME_WORDS = {
+    "safe": "safe: another value is taken",
+    "course": "changes the course: another value is taken with --accept-changes",
+    "impossible": "fixed: another value is refused",
+}
 RARE = 5  # a word that at most so many options share says that they are related
 Fact = tuple[str, str]
 
@@ -75,6 +80,7 @@ def option_facts(option: Option, sources: Sources) -> Iterator[Fact]:
     if option.meta.not_yet:
         values = " ".join(str(value) for value in option.meta.not_yet_values if value is not True)
         yield "not yet", f"{values}: {option.meta.not_yet}" if values else option.meta.not_yet
+    yield "on resume", RESUME_WORDS[option.meta.on_resume]
     if option.meta.known_as:
         yield "elsewhere", ", ".join(option.meta.known_as)
     yield "now", _now(option, sources)

@@ -14,11 +14,11 @@ def print_error(error: Exception, console: "Console | None" = None) -> None:
     from rich.console import Console
 
     console = console or Console(stderr=True, highlight=False, emoji=False)
-    problems = error.problems if isinstance(error, ConfigError) else ()
+    problems, notes = (error.problems, error.notes) if isinstance(error, ConfigError) else ((), ())
     if console.is_terminal:
-        _print_panel(console, problems, _sentence(error))
+        _print_panel(console, problems, _sentence(error), notes)
         return
-    lines = plain_problems(problems) if problems else [f"error: {_sentence(error)}"]
+    lines = [*plain_problems(problems), *notes] if problems else [f"error: {_sentence(error)}"]
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
@@ -37,7 +37,7 @@ def plain_problems(problems: Sequence[Problem]) -> list[str]:
     return lines
 
 
-def _print_panel(console: "Console", problems: Sequence[Problem], text: str) -> None:
+def _print_panel(console: "Console", problems: Sequence[Problem], text: str, notes: Sequence[str]) -> None:
     from rich import box
     from rich.console import Group
     from rich.padding import Padding
@@ -51,7 +51,8 @@ def _print_panel(console: "Console", problems: Sequence[Problem], text: str) -> 
         head.append(f"  {problem.origin}" if problem.origin else "", style="dim")
         remedy = Text(f"→ {problem.remedy}", style="green")
         body += [head, Padding(Group(Text(problem.why), remedy), (0, 0, 0, 2)), Text("")]
-    if problems:
+    body += [Text(note, style="dim") for note in notes]
+    if problems and not notes:
         body.pop()
     title = count(problems) if problems else "error"
     console.print(Panel(Group(*body), title=title, title_align="left", border_style="red", box=box.ROUNDED))

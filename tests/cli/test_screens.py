@@ -100,6 +100,13 @@ def test_every_problem_is_listed_with_all_it_has(make) -> None:
     assert "2 problems" in shown(console)
 
 
+@pytest.mark.parametrize("make", [pipe, lambda: terminal(60)])
+def test_what_one_has_to_know_stands_below_the_problems(make) -> None:
+    console = make()
+    print_error(ConfigError(PROBLEMS, ["changed:", "  num_rollout: 10 → 20  (safe)"]), console)
+    assert shown(console).index("Pass --prompt-data FILE") < shown(console).index("num_rollout: 10 → 20  (safe)")
+
+
 def test_plain_problems_are_two_lines_each() -> None:
     assert plain_problems(PROBLEMS) == [
         "error: 2 problems",

@@ -76,6 +76,12 @@ def test_a_change_of_course_must_be_accepted(bench):
             ("seed", "5", "--seed", "1234 → 5"),
         ]
     ]
+    assert caught.value.notes == (
+        "changed since the run in /runs/one was started:",
+        "  num_rollout: 10 → 20  (safe)",
+        "  lr: 1e-5 → 3e-5  (changes the course of the run)",
+        "  seed: 1234 → 5  (changes the course of the run)",
+    )
     accepted = compare_with_recorded(recorded, bench.resolve("train", flags | {"accept_changes": True}), FOLDER)
     assert [(change.option, change.change_class) for change in accepted] == [
         ("num_rollout", "safe"),

@@ -3,12 +3,14 @@
 import itertools
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from miles.config.commands import COMMANDS
+from miles.config.options.base import ChangeClass, option
 from miles.config.registry import REQUIRED, all_options, find_option, nearest_option, option_name, option_table, options_of
 from tests.config.support import VARIANTS, owned_names
 
@@ -47,6 +49,28 @@ def test_every_option_says_what_it_is(option):
     assert others <= option_table().keys()
     if option.meta.alternative:
         assert option_table()[option.meta.alternative].meta.alternative == option.name
+
+
+def test_every_option_says_what_another_value_means_for_a_resumed_run():
+    for name in NAMES:
+        owners = option_table()[name].option_sets
+        told = {owner.model_fields[name].json_schema_extra["miles"]["on_resume"] for owner in owners}
+        assert len(told) == 1, name
+        assert told <= set(get_args(ChangeClass)), name
+    with pytest.raises(TypeError, match="on_resume"):
+        option(1, "Silent.", panel="Run")
+
+
+@pytest.mark.parametrize(
+    ("change_class", "names"),
+    [
+        ("safe", ("save_interval", "eval_interval", "num_rollout", "num_epoch", "max_tokens_per_gpu", "actor_num_gpus_per_node")),
+        ("course", ("lr", "seed", "rollout_batch_size", "global_batch_size", "rollout_temperature", "fully_async")),
+        ("impossible", ("hf_checkpoint", "n_samples_per_prompt")),
+    ],
+)
+def test_the_classes_of_well_known_options(change_class, names):
+    assert {option_table()[name].meta.on_resume for name in names} == {change_class}
 
 
 def test_panels_stand_together():

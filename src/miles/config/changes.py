@@ -10,7 +10,7 @@ impossible   what is on disk would no longer fit (model, group size): refused
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,13 @@ def compare_with_recorded(recorded: str, resolution: Resolution, run_dir: Path) 
     changes = changes_between(recorded, resolution)
     problems = refused_changes(changes, run_dir, accepted=resolution.config.run.accept_changes)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems, diff_lines(changes, run_dir))
     return changes
+
+
+def diff_lines(changes: Sequence[Change], run_dir: Path) -> list[str]:
+    """Everything that differs, taken or refused, each option with its class."""
+    return [f"changed since the run in {run_dir} was started:", *(f"  {change}" for change in changes)]
 
 
 def flat(text: str) -> dict[str, Any]:

@@ -26,13 +26,14 @@ class AlgorithmOptions(OptionSet):
     """The policy-gradient objective."""
 
     advantage_estimator: Estimator = option(
-        "grpo", ESTIMATOR_HELP, panel=PANEL, not_yet="PPO with a critic", not_yet_values=["ppo"]
+        "grpo", ESTIMATOR_HELP, panel=PANEL, not_yet="PPO with a critic", not_yet_values=["ppo"], on_resume="course"
     )
     grpo_std_normalization: bool = option(
         True,
         "Divide a group's advantages by their standard deviation.",
         panel=PANEL,
         counts_when={"advantage_estimator": ["grpo", "gspo", "cispo"]},
+        on_resume="course",
     )
     normalize_advantages: bool = option(
         False,
@@ -40,6 +41,7 @@ class AlgorithmOptions(OptionSet):
         panel=PANEL,
         counts_when={"advantage_estimator": ["grpo", "dr_grpo", "rloo", "gspo", "cispo"]},
         usual=False,
+        on_resume="course",
     )
     overlong_buffer_len: int | None = option(
         None,
@@ -47,6 +49,7 @@ class AlgorithmOptions(OptionSet):
         panel=PANEL,
         ge=1,
         usual=False,
+        on_resume="course",
     )
     overlong_penalty_factor: float = option(
         1.0,
@@ -55,9 +58,12 @@ class AlgorithmOptions(OptionSet):
         gt=0,
         counts_when={"overlong_buffer_len": ["given"]},
         usual=False,
+        on_resume="course",
     )
-    eps_clip: float = option(0.2, "Lower clip range of the policy ratio: 1 - eps.", panel=PANEL, ge=0, lt=1)
-    eps_clip_high: float | None = option(None, "Upper clip range: 1 + eps. By default --eps-clip.", panel=PANEL, ge=0)
+    eps_clip: float = option(0.2, "Lower clip range of the policy ratio: 1 - eps.", panel=PANEL, ge=0, lt=1, on_resume="course")
+    eps_clip_high: float | None = option(
+        None, "Upper clip range: 1 + eps. By default --eps-clip.", panel=PANEL, ge=0, on_resume="course"
+    )
     eps_clip_c: float | None = option(
         None,
         "Dual clip: a token of negative advantage costs at most this many times its advantage. By default no limit.",
@@ -67,9 +73,14 @@ class AlgorithmOptions(OptionSet):
             "advantage_estimator": ["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo"]
         },
         usual=False,
+        on_resume="course",
     )
-    kl_coef: float = option(0.0, "Weight of the KL penalty in the reward (old against the reference, k1).", panel=PANEL, ge=0)
-    use_kl_loss: bool = option(False, "Add a KL term (policy against the reference) to the loss.", panel=PANEL)
+    kl_coef: float = option(
+        0.0, "Weight of the KL penalty in the reward (old against the reference, k1).", panel=PANEL, ge=0, on_resume="course"
+    )
+    use_kl_loss: bool = option(
+        False, "Add a KL term (policy against the reference) to the loss.", panel=PANEL, on_resume="course"
+    )
     kl_loss_coef: float = option(
         0.0,
         "Weight of the KL term in the loss; 0 only measures it.",
@@ -77,6 +88,7 @@ class AlgorithmOptions(OptionSet):
         ge=0,
         counts_when={"use_kl_loss": [True]},
         usual=False,
+        on_resume="course",
     )
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = option(
         "k3",
@@ -84,6 +96,7 @@ class AlgorithmOptions(OptionSet):
         panel=PANEL,
         counts_when={"use_kl_loss": [True]},
         usual=False,
+        on_resume="course",
     )
     use_unbiased_kl: bool = option(
         False,
@@ -91,20 +104,32 @@ class AlgorithmOptions(OptionSet):
         panel=PANEL,
         counts_when={"use_kl_loss": [True]},
         usual=False,
+        on_resume="course",
     )
-    entropy_coef: float = option(0.0, "Weight of the entropy bonus in the loss.", panel=PANEL, ge=0)
-    off_policy_correction: Correction = option("none", CORRECTION_HELP, panel=PANEL)
+    entropy_coef: float = option(0.0, "Weight of the entropy bonus in the loss.", panel=PANEL, ge=0, on_resume="course")
+    off_policy_correction: Correction = option("none", CORRECTION_HELP, panel=PANEL, on_resume="course")
     tis_clip: float = option(
-        2.0, "Upper limit of the importance weight.", panel=PANEL, gt=0, counts_when={"off_policy_correction": WEIGHTED}
+        2.0,
+        "Upper limit of the importance weight.",
+        panel=PANEL,
+        gt=0,
+        counts_when={"off_policy_correction": WEIGHTED},
+        on_resume="course",
     )
     tis_clip_low: float = option(
-        0.0, "Lower limit of the importance weight.", panel=PANEL, ge=0, counts_when={"off_policy_correction": WEIGHTED}
+        0.0,
+        "Lower limit of the importance weight.",
+        panel=PANEL,
+        ge=0,
+        counts_when={"off_policy_correction": WEIGHTED},
+        on_resume="course",
     )
     loss_aggregation: Aggregation | None = option(
         None,
         "How token losses become one number, over the whole global batch. By default by the estimator: `dr_grpo` "
         "`sequence-sum-over-constant`, `gspo` `sequence-mean`, the others `token-mean`.",
         panel=PANEL,
+        on_resume="course",
     )
     custom_loss_function_path: str | None = option(
         None,
@@ -112,10 +137,11 @@ class AlgorithmOptions(OptionSet):
         panel=PANEL,
         kind="dotted",
         usual=False,
+        on_resume="course",
     )
 
 
 class AsyncAlgorithmOptions(AlgorithmOptions):
     """The same, with the correction that off-policy samples need; `none` must be asked for by name."""
 
-    off_policy_correction: Correction = option("tis", CORRECTION_HELP, panel=PANEL)
+    off_policy_correction: Correction = option("tis", CORRECTION_HELP, panel=PANEL, on_resume="course")

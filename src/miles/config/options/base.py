@@ -25,6 +25,7 @@ class OptionMeta:
     """What pydantic has no word for.
 
     panel: heading in ``--help`` and in the resolved table.
+    on_resume: what another value means for a run that is resumed, see ``changes``; every option says it.
     usual: listed in ``--help``; the rest only in ``--help-all``.
     selector: setting it chooses this variant of its union (``--fully-async``), see ``rules``.
     chooses: the thing a selector chooses, used in the sentence that refuses two of them.
@@ -32,7 +33,6 @@ class OptionMeta:
         stands for whatever is neither unset, empty, off nor zero. Otherwise the option is refused.
     alternative: the option that says the same in another way; a preset's value yields to the user's choice of the other.
     known_as: names that other tools have for it, understood when a name is not known.
-    on_resume: what another value means for a run that is resumed, see ``changes``; ``"course"`` unless said otherwise.
     not_yet: the sentence that refuses any value but the default.
     not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
     kind: what completion and checks take the value for (``file``, ``folder``, ``dotted``, ``pairs``).
@@ -40,6 +40,7 @@ class OptionMeta:
     """
 
     panel: str
+    on_resume: ChangeClass
     usual: bool = True
     selector: bool = False
     chooses: str = ""
@@ -52,13 +53,13 @@ class OptionMeta:
     secret: bool = False
     alternative: str = ""
     known_as: Sequence[str] = ()
-    on_resume: ChangeClass = "course"
 
 
-def option(default: Any, help: str, *, panel: str, **more: Any) -> Any:
+def option(default: Any, help: str, *, panel: str, on_resume: ChangeClass, **more: Any) -> Any:
     """Declare an option; ``more`` is split between pydantic's ``Field`` (bounds) and ``OptionMeta``."""
     meta = {name: more.pop(name) for name in list(more) if name in OptionMeta.__dataclass_fields__}
-    return Field(default, description=help, json_schema_extra={"miles": {"panel": panel, **meta}}, **more)
+    extra = {"miles": {"panel": panel, "on_resume": on_resume, **meta}}
+    return Field(default, description=help, json_schema_extra=extra, **more)
 
 
 def meta_of(info: FieldInfo) -> OptionMeta:

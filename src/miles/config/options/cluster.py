@@ -10,7 +10,9 @@ PANEL = "Cluster"
 class ClusterOptions(OptionSet):
     """Where a run takes place."""
 
-    device: Literal["auto", "cuda", "cpu"] = option("auto", "`auto` takes CUDA where there is one.", panel=PANEL)
+    device: Literal["auto", "cuda", "cpu"] = option(
+        "auto", "`auto` takes CUDA where there is one.", panel=PANEL, on_resume="course"
+    )
     ray_address: str | None = option(
         None,
         "Address of a running Ray cluster; by default Ray is started for this run.",

@@ -14,14 +14,22 @@ class DataOptions(OptionSet):
     derives the side that is not given.
     """
 
-    prompt_data: Path = option(..., "JSONL file with one prompt per line.", panel=PANEL, kind="file", suffixes=["jsonl"])
-    input_key: str = option("prompt", "Key of the prompt in a line: a string, or a list of chat messages.", panel=PANEL)
-    label_key: str | None = option("label", "Key of what the reward needs to judge an answer.", panel=PANEL)
-    metadata_key: str | None = option(
-        None, "Key of an object handed to rewards and generate functions.", panel=PANEL, usual=False
+    prompt_data: Path = option(
+        ..., "JSONL file with one prompt per line.", panel=PANEL, kind="file", suffixes=["jsonl"], on_resume="course"
     )
-    apply_chat_template: bool = option(False, "Format the prompt with the tokenizer's chat template.", panel=PANEL)
-    rollout_shuffle: bool = option(False, "Shuffle the prompts of every epoch, by --rollout-seed.", panel=PANEL)
+    input_key: str = option(
+        "prompt", "Key of the prompt in a line: a string, or a list of chat messages.", panel=PANEL, on_resume="course"
+    )
+    label_key: str | None = option("label", "Key of what the reward needs to judge an answer.", panel=PANEL, on_resume="course")
+    metadata_key: str | None = option(
+        None, "Key of an object handed to rewards and generate functions.", panel=PANEL, usual=False, on_resume="course"
+    )
+    apply_chat_template: bool = option(
+        False, "Format the prompt with the tokenizer's chat template.", panel=PANEL, on_resume="course"
+    )
+    rollout_shuffle: bool = option(
+        False, "Shuffle the prompts of every epoch, by --rollout-seed.", panel=PANEL, on_resume="course"
+    )
     num_rollout: int | None = option(
         None,
         "Number of rollouts (training iterations). This or --num-epoch.",
@@ -40,7 +48,9 @@ class DataOptions(OptionSet):
         known_as=["num_train_epochs", "total_epochs"],
         on_resume="safe",
     )
-    rollout_batch_size: int = option(32, "Prompt groups that one rollout consumes (groups, not samples).", panel=PANEL, ge=1)
+    rollout_batch_size: int = option(
+        32, "Prompt groups that one rollout consumes (groups, not samples).", panel=PANEL, ge=1, on_resume="course"
+    )
     n_samples_per_prompt: int = option(
         8,
         "Answers sampled for each prompt: the group size.",
@@ -56,19 +66,30 @@ class DataOptions(OptionSet):
         ge=1,
         alternative="num_steps_per_rollout",
         known_as=["train_batch_size", "batch_size"],
+        on_resume="course",
     )
     num_steps_per_rollout: int | None = option(
-        None, "Optimiser steps taken on one rollout.", panel=PANEL, ge=1, alternative="global_batch_size"
+        None, "Optimiser steps taken on one rollout.", panel=PANEL, ge=1, alternative="global_batch_size", on_resume="course"
     )
     rollout_max_prompt_len: int | None = option(
         None,
         "Longest prompt in tokens; a longer one is refused at start. By default the context minus the answer.",
         panel=PANEL,
         ge=1,
+        on_resume="course",
     )
     rollout_max_response_len: int = option(
-        1024, "Longest answer in tokens.", panel=PANEL, ge=1, known_as=["max_new_tokens", "max_completion_length"]
+        1024,
+        "Longest answer in tokens.",
+        panel=PANEL,
+        ge=1,
+        known_as=["max_new_tokens", "max_completion_length"],
+        on_resume="course",
     )
     rollout_max_context_len: int | None = option(
-        None, "Longest prompt and answer together in tokens. By default the model's own limit.", panel=PANEL, ge=2
+        None,
+        "Longest prompt and answer together in tokens. By default the model's own limit.",
+        panel=PANEL,
+        ge=2,
+        on_resume="course",
     )

@@ -14,6 +14,7 @@ class EngineOptions(OptionSet):
         "auto",
         "`embedded` runs anywhere; `sglang` needs its package. `auto` is sglang on CUDA, embedded on a CPU.",
         panel=PANEL,
+        on_resume="course",
     )
     engine_max_running_requests: int = option(
         128, "Requests that one engine decodes together.", panel=PANEL, ge=1, usual=False, on_resume="safe"
@@ -87,4 +88,5 @@ class EngineOptions(OptionSet):
         metavar="NAME VALUE",
         usual=False,
         not_yet="a router in front of the engines",
+        on_resume="safe",
     )

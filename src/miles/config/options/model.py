@@ -24,6 +24,7 @@ class ModelOptions(OptionSet):
         panel=PANEL,
         kind="folder",
         counts_when={"use_kl_loss": [True], "kl_coef": ["given"]},
+        on_resume="course",
     )
     ref_update_interval: int | None = option(
         None,
@@ -40,6 +41,7 @@ class ModelOptions(OptionSet):
         panel=PANEL,
         kind="folder",
         not_yet="starting from another run's trainer state; pass its `hf` folder as --hf-checkpoint",
+        on_resume="course",
     )
     save: Path | None = option(
         None,
@@ -72,6 +74,7 @@ class ModelOptions(OptionSet):
         panel=PANEL,
         not_yet="bfloat16 with float32 masters",
         not_yet_values=["bfloat16"],
+        on_resume="course",
     )
     gradient_checkpointing: bool = option(
         False,

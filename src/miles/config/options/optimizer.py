@@ -10,21 +10,33 @@ PANEL = "Optimiser"
 class OptimizerOptions(OptionSet):
     """Optimiser and micro-batching of the policy."""
 
-    lr: float = option(1e-6, "Learning rate.", panel=PANEL, gt=0, known_as=["learning_rate"])
+    lr: float = option(1e-6, "Learning rate.", panel=PANEL, gt=0, known_as=["learning_rate"], on_resume="course")
     min_lr: float = option(
-        0.0, "Learning rate at the end of the decay.", panel=PANEL, ge=0, counts_when={"lr_decay_style": ["linear", "cosine"]}
+        0.0,
+        "Learning rate at the end of the decay.",
+        panel=PANEL,
+        ge=0,
+        counts_when={"lr_decay_style": ["linear", "cosine"]},
+        on_resume="course",
     )
     lr_decay_style: Literal["constant", "linear", "cosine"] = option(
-        "constant", "Shape of the learning rate after warm-up.", panel=PANEL
+        "constant", "Shape of the learning rate after warm-up.", panel=PANEL, on_resume="course"
     )
-    lr_warmup_iters: int = option(0, "Optimiser steps over which the learning rate rises from zero.", panel=PANEL, ge=0)
-    weight_decay: float = option(0.0, "AdamW weight decay.", panel=PANEL, ge=0)
-    adam_beta1: float = option(0.9, "AdamW beta 1.", panel=PANEL, ge=0, lt=1, usual=False)
-    adam_beta2: float = option(0.95, "AdamW beta 2.", panel=PANEL, ge=0, lt=1, usual=False)
-    adam_eps: float = option(1e-8, "AdamW epsilon.", panel=PANEL, gt=0, usual=False)
-    clip_grad: float = option(1.0, "Largest gradient norm.", panel=PANEL, gt=0, known_as=["max_grad_norm"])
+    lr_warmup_iters: int = option(
+        0, "Optimiser steps over which the learning rate rises from zero.", panel=PANEL, ge=0, on_resume="course"
+    )
+    weight_decay: float = option(0.0, "AdamW weight decay.", panel=PANEL, ge=0, on_resume="course")
+    adam_beta1: float = option(0.9, "AdamW beta 1.", panel=PANEL, ge=0, lt=1, usual=False, on_resume="course")
+    adam_beta2: float = option(0.95, "AdamW beta 2.", panel=PANEL, ge=0, lt=1, usual=False, on_resume="course")
+    adam_eps: float = option(1e-8, "AdamW epsilon.", panel=PANEL, gt=0, usual=False, on_resume="course")
+    clip_grad: float = option(1.0, "Largest gradient norm.", panel=PANEL, gt=0, known_as=["max_grad_norm"], on_resume="course")
     micro_batch_size: int | None = option(
-        None, "Samples in one forward pass. This or --max-tokens-per-gpu.", panel=PANEL, ge=1, alternative="max_tokens_per_gpu"
+        None,
+        "Samples in one forward pass. This or --max-tokens-per-gpu.",
+        panel=PANEL,
+        ge=1,
+        alternative="max_tokens_per_gpu",
+        on_resume="safe",
     )
     max_tokens_per_gpu: int | None = option(
         None,
@@ -32,6 +44,7 @@ class OptimizerOptions(OptionSet):
         panel=PANEL,
         ge=1,
         alternative="micro_batch_size",
+        on_resume="safe",
     )
     vocab_chunk_size: int | None = option(
         None,

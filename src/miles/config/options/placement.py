@@ -22,7 +22,7 @@ class PlacementOptions(OptionSet):
         usual=False,
         on_resume="safe",
     )
-    rollout_num_gpus_per_engine: int = option(1, "GPUs of one engine (tensor parallel).", panel=PANEL, ge=1)
+    rollout_num_gpus_per_engine: int = option(1, "GPUs of one engine (tensor parallel).", panel=PANEL, ge=1, on_resume="safe")
 
 
 class Disaggregated(PlacementOptions):
@@ -44,6 +44,11 @@ class Colocated(PlacementOptions):
         chooses="the placement",
         not_yet="colocated placement",
         not_yet_values=[True],
+        on_resume="safe",
     )
-    offload_train: bool = option(True, "Move the policy to host memory while the engines sample.", panel=PANEL, usual=False)
-    offload_rollout: bool = option(True, "Release engine memory while the policy trains.", panel=PANEL, usual=False)
+    offload_train: bool = option(
+        True, "Move the policy to host memory while the engines sample.", panel=PANEL, usual=False, on_resume="safe"
+    )
+    offload_rollout: bool = option(
+        True, "Release engine memory while the policy trains.", panel=PANEL, usual=False, on_resume="safe"
+    )

@@ -16,6 +16,7 @@ class RewardOptions(OptionSet):
         "Built-in reward: 1 if a finished answer equals the label (`exact`), or its last number the label's (`number`), else 0.",
         panel=PANEL,
         alternative="custom_rm_path",
+        on_resume="course",
     )
     custom_rm_path: str | None = option(
         None,
@@ -24,6 +25,7 @@ class RewardOptions(OptionSet):
         kind="dotted",
         alternative="rm_type",
         known_as=["reward_fn", "reward_function"],
+        on_resume="course",
     )
     reward_key: str | None = option(
         None,
@@ -31,6 +33,7 @@ class RewardOptions(OptionSet):
         panel=PANEL,
         usual=False,
         counts_when=CUSTOM,
+        on_resume="course",
     )
     group_rm: bool = option(
         False,
@@ -38,6 +41,7 @@ class RewardOptions(OptionSet):
         panel=PANEL,
         usual=False,
         counts_when=CUSTOM,
+        on_resume="course",
     )
     reward_timeout_seconds: float = option(
         60.0,

@@ -16,13 +16,18 @@ class RolloutOptions(OptionSet):
     """What all schedules share."""
 
     custom_generate_function_path: str | None = option(
-        None, "Dotted path of your generate function (one sample in, the finished sample out).", panel=PANEL, kind="dotted"
+        None,
+        "Dotted path of your generate function (one sample in, the finished sample out).",
+        panel=PANEL,
+        kind="dotted",
+        on_resume="course",
     )
     dynamic_sampling_filter_path: str | None = option(
         None,
         "Dotted path of a filter called with a finished group; a rejected group is refilled by another prompt.",
         panel=PANEL,
         kind="dotted",
+        on_resume="course",
     )
     rollout_sample_filter_path: str | None = option(
         None,
@@ -30,9 +35,10 @@ class RolloutOptions(OptionSet):
         panel=PANEL,
         kind="dotted",
         usual=False,
+        on_resume="course",
     )
     rollout_submission_granularity: Literal["group", "sample"] = option(
-        "group", "Send the samples of a group as one request or each on its own.", panel=PANEL, usual=False
+        "group", "Send the samples of a group as one request or each on its own.", panel=PANEL, usual=False, on_resume="course"
     )
     rollout_timeout_seconds: float = option(
         600.0,
@@ -64,19 +70,27 @@ class ReplaceableRollout(RolloutOptions):
     """Schedules whose rollout function the user may replace."""
 
     rollout_function_path: str | None = option(
-        None, "Dotted path of your rollout function.", panel=PANEL, kind="dotted", selector=True, chooses="the rollout function"
+        None,
+        "Dotted path of your rollout function.",
+        panel=PANEL,
+        kind="dotted",
+        selector=True,
+        chooses="the rollout function",
+        on_resume="course",
     )
     rollout_api: Literal["class", "function"] = option(
         "class",
         "Rollout functions are classes built once, or (the older way) functions called for each rollout.",
         panel=PANEL,
         usual=False,
+        on_resume="course",
     )
     over_sampling_batch_size: int | None = option(
         None,
         "Groups in flight for one rollout; the first --rollout-batch-size accepted ones are used, the rest is sampled later.",
         panel=PANEL,
         ge=1,
+        on_resume="course",
     )
 
 
@@ -88,13 +102,16 @@ class SyncRollout(ReplaceableRollout):
         "Keep the unfinished answers of over-sampling and continue them in the next rollout.",
         panel=PANEL,
         not_yet="continuing partial answers",
+        on_resume="course",
     )
 
 
 class OneStepOff(ReplaceableRollout):
     """Rollout k+1 runs while step k trains: staleness at most one version."""
 
-    update_weights_interval: int = option(1, "Publish weights every so many rollouts.", panel=ASYNC_PANEL, ge=1)
+    update_weights_interval: int = option(
+        1, "Publish weights every so many rollouts.", panel=ASYNC_PANEL, ge=1, on_resume="course"
+    )
 
 
 class FullyAsync(RolloutOptions):
@@ -106,31 +123,40 @@ class FullyAsync(RolloutOptions):
         panel=FULLY_ASYNC_PANEL,
         selector=True,
         chooses="the rollout function",
+        on_resume="course",
     )
-    rollout_api: Literal["class"] = option("class", "The producer is a class-based rollout function.", panel=PANEL, usual=False)
-    update_weights_interval: int = option(1, "Publish weights every so many rollouts.", panel=ASYNC_PANEL, ge=1)
+    rollout_api: Literal["class"] = option(
+        "class", "The producer is a class-based rollout function.", panel=PANEL, usual=False, on_resume="course"
+    )
+    update_weights_interval: int = option(
+        1, "Publish weights every so many rollouts.", panel=ASYNC_PANEL, ge=1, on_resume="course"
+    )
     max_weight_staleness: int = option(
         4,
         "Largest staleness in weight versions: policy version when training starts minus oldest token's version.",
         panel=FULLY_ASYNC_PANEL,
         ge=0,
+        on_resume="course",
     )
     staleness_control: Literal["pace", "mask", "filter"] = option(
         "pace",
         "How the bound is held: `pace` admits only what can be used, `mask` takes old tokens out of the loss, `filter` discards.",
         panel=FULLY_ASYNC_PANEL,
+        on_resume="course",
     )
     async_unused_samples_handler: Literal["retry", "drop"] = option(
         "retry",
         "What happens to groups that failed, timed out, or under `filter` are too old: sampled again, or dropped.",
         panel=FULLY_ASYNC_PANEL,
         usual=False,
+        on_resume="course",
     )
     async_max_concurrent_samples: int | None = option(
         None,
         "Samples in flight at the engines (samples, not groups). By default what the staleness bound admits.",
         panel=FULLY_ASYNC_PANEL,
         ge=1,
+        on_resume="course",
     )
     async_data_buffer_capacity_factor: float | None = option(
         None,
@@ -138,12 +164,14 @@ class FullyAsync(RolloutOptions):
         panel=FULLY_ASYNC_PANEL,
         ge=1,
         usual=False,
+        on_resume="course",
     )
     custom_async_data_buffer_path: str | None = option(
-        None, "Dotted path of your data buffer class.", panel=FULLY_ASYNC_PANEL, kind="dotted", usual=False
+        None, "Dotted path of your data buffer class.", panel=FULLY_ASYNC_PANEL, kind="dotted", usual=False, on_resume="course"
     )
     pause_generation_mode: Literal["retract", "in_place"] = option(
         "retract",
         "What a weight update does to running requests: recompute their cache under the new weights, or keep it.",
         panel=FULLY_ASYNC_PANEL,
+        on_resume="course",
     )

@@ -32,8 +32,10 @@ class RunOptions(OptionSet):
         usual=False,
         on_resume="safe",
     )
-    seed: int = option(1234, "Seed of the policy.", panel=PANEL, ge=0)
-    deterministic: bool = option(False, "Same seed, same bits: fixed shapes in the engine, one order everywhere.", panel=PANEL)
+    seed: int = option(1234, "Seed of the policy.", panel=PANEL, ge=0, on_resume="course")
+    deterministic: bool = option(
+        False, "Same seed, same bits: fixed shapes in the engine, one order everywhere.", panel=PANEL, on_resume="course"
+    )
     use_tensorboard: bool = option(
         False,
         "Write TensorBoard files into the run folder.",
