@@ -28,7 +28,7 @@ def train_command(
     if as_json and not dry_run:
         raise ConfigError([Problem("json", "", "--json", "counts only with --dry-run", "Pass --dry-run, or leave --json out")])
     sources = sources_of(typed, preset, config)
-    resolution = resolve(command, sources)
+    resolution = resolve(command, sources, code_too=True)
     if as_json:
         _print_data(resolution)
         return 0

@@ -22,6 +22,7 @@ def package(tmp_path, monkeypatch):
     (folder / "__init__.py").write_text("")
     (folder / "rewards.py").write_text("class Judge:\n    def score(self): ...\ndef length(sample, prompt): ...\n")
     (folder / "broken.py").write_text("raise RuntimeError('half written')\n")
+    (folder / "script.py").write_text("raise SystemExit(0)\n")
     yield
     for name in [name for name in sys.modules if name.startswith("made_package")]:
         del sys.modules[name]
@@ -49,6 +50,7 @@ def test_modules_beside_the_working_directory_are_found(package):
             "importing made_package.broken fails: RuntimeError: half written",
             "Correct made_package.broken",
         ),
+        ("made_package.script:x", "importing made_package.script fails: SystemExit: 0", "Correct made_package.script"),
         ("made_package.rewards.length.more:x", "there is no module made_package.rewards.length", "Give --custom-rm-path"),
         ("made_package.rewards:", "names no object", "Give --custom-rm-path package.module:name"),
         (":x", "names no object", "Give --custom-rm-path package.module:name"),

@@ -53,6 +53,8 @@ def test_a_file_can_choose_the_schedule_in_its_table(bench):
     [
         ("a = 1\n\nlerning_rate = 2", "lerning_rate", ":3) there is no such option. Did you mean lr?"),
         ("zzzzzz = 2", "zzzzzz", "there is no such option. `miles train --help` lists the options"),
+        ("[lr]\nstart = 1", "lr", "is a table, and one value is due. Write lr = NUMBER at the top of the file"),
+        ("[train-async.update_weights_interval]\nx = 1", "update_weights_interval", "is a table, and one value is due. Write"),
         ("[optimizer]\nlr = 1", "optimizer", "there is no such table. Option names are flat: write the keys of [optimizer]"),
         ("[fully-async]\nlr = 1", "fully-async", "Did you mean [train-async.fully-async]?"),
         ("[train-asynch]\nlr = 1", "train-asynch", "Did you mean [train-async]?"),

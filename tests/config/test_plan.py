@@ -153,6 +153,16 @@ def test_user_code_that_does_not_fit_is_refused_all_at_once(bench, user_code):
     assert "there is no module gone" in said["dynamic_sampling_filter_path"]
 
 
+def test_user_code_is_judged_together_with_the_options(bench, user_code):
+    flags = {"rm_type": ..., "custom_rm_path": "made_code:too_few", "lr": "nan", "dynamic_sampling_filter_path": "gone:x"}
+    with pytest.raises(ConfigError) as caught:
+        resolve("train", bench.sources(flags), code_too=True)
+    assert [problem.option for problem in caught.value.problems] == ["custom_rm_path", "dynamic_sampling_filter_path", "lr"]
+    with pytest.raises(ConfigError) as caught:
+        bench.resolve("train", flags)
+    assert [problem.option for problem in caught.value.problems] == ["lr"]
+
+
 def test_a_dry_run_imports_nothing_heavy():
     code = """
 import sys

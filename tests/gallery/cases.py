@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 ASYNC = "miles train-async --config base.toml"
 SYNC = "miles train --config base.toml"
 FULLY = "miles train-async --fully-async --config base.toml"
+SHOW = "miles config show train --config base.toml"
+HELD_OUT = "--eval-prompt-data a prompts.jsonl"
+SIZED = '{"vocab_size": 151936, "max_position_embeddings": 4096}'
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,7 @@ class Case:
     files: name → text of what lies in the working directory beside what every case finds there.
     env: variables set.
     cluster: what the cluster has, for a mistake that only shows at the start.
+    shows: options whose lines show that it is no mistake.
     """
 
     title: str
@@ -22,6 +26,7 @@ class Case:
     files: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     cluster: Mapping[str, float] = field(default_factory=dict)
+    shows: tuple[str, ...] = ()
 
 
 def in_file(title: str, text: str, line: str = SYNC, name: str = "run.toml") -> Case:
@@ -46,7 +51,9 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "Several at once": (
         Case(
             "All of them, in the order of the options",
-            f"{SYNC} --lr nan --rollout-temperature 0 --fully-async --global-batch-size 7 --lerning-rate 1",
+            f"{SYNC} --lr nan --rollout-temperature 0 --fully-async --global-batch-size 7 --lerning-rate 1 "
+            "--dynamic-sampling-filter-path mine:pikc --prompt-data gone.jsonl",
+            {"mine.py": MINE},
         ),
     ),
     "Conflicts": (
@@ -95,6 +102,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
     "Files": (
         in_file("No TOML", "lr = 1e-5\nseed ~ 2\n"),
         in_file("A bracket left open", "lr = 1e-5\nrollout_stop = [\n"),
+        in_file("A table where a value is due", "[lr]\nstart = 1e-5\n"),
         Case("A missing configuration file", f"{SYNC} --config gone.toml"),
         Case("A missing prompt file", f"{SYNC} --prompt-data gone.jsonl"),
         Case("A folder in place of a file", f"{SYNC} --prompt-data model"),
@@ -106,6 +114,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("A file in place of the run folder", f"{SYNC} --run-dir prompts.jsonl"),
         Case("A file in place of the checkpoint folder", f"{SYNC} --save prompts.jsonl"),
         Case("Evaluation without data", f"{SYNC} --eval-interval 10"),
+        Case("Two held-out data sets of one name", f"{SYNC} {HELD_OUT} {HELD_OUT}"),
         Case("Held-out data that are not there", f"{SYNC} --eval-prompt-data gsm8k gone.jsonl"),
     ),
     "Your code": (
@@ -130,6 +139,11 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("Colocated, with GPUs of the engines' own", f"{SYNC} --colocate --rollout-num-gpus 2"),
         Case("More than the cluster has", f"{SYNC} --rollout-num-gpus 40 --ray-address auto", cluster={"CPU": 16.0}),
         Case("A reference model that is not there", f"{SYNC} --use-kl-loss --kl-loss-coef 0.01 --ref-load gone"),
+        Case(
+            "A reference model with another vocabulary",
+            f"{SYNC} --use-kl-loss --ref-load other --hf-checkpoint sized",
+            {"other/config.json": '{"vocab_size": 32000}', "sized/config.json": SIZED},
+        ),
         Case("A reference model without a KL term", f"{SYNC} --ref-load model"),
         Case("The weight of a KL term that there is not", f"{SYNC} --kl-loss-coef 0.01"),
     ),
@@ -137,5 +151,10 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("With another learning rate", f"{SYNC} --run-dir runs/one --lr 3e-5 --num-rollout 20 --dry-run"),
         Case("With another group size", f"{SYNC} --run-dir runs/one --n-samples-per-prompt 4 --dry-run"),
         Case("Without the record of how it was started", f"{SYNC} --run-dir runs/two --dry-run"),
+    ),
+    "No mistakes": (
+        Case("A KL term and no reference model", f"{SHOW} --use-kl-loss --kl-loss-coef 0.01", shows=("ref_load",)),
+        Case("Checkpoints and no folder for them", f"{SHOW} --save-interval 5", shows=("save", "save_interval")),
+        Case("A variable of the other command", SHOW, env={"MILES_MAX_WEIGHT_STALENESS": "2"}, shows=("warning:",)),
     ),
 }  # fmt: skip

@@ -41,6 +41,9 @@ Every case finds this `base.toml`, a model folder with a limit of 4096 tokens an
 ```toml
 {base}```
 """
+ABOUT = {
+    "No mistakes": "What is left out here has a meaning, and the configuration says which.\n\n",
+}
 BASE = """\
 hf_checkpoint = "model"
 prompt_data = "prompts.jsonl"
@@ -54,7 +57,9 @@ device = "cpu"
 
 def page() -> str:
     """The text of the page."""
-    sections = [f"## {heading}\n\n" + "\n".join(entry(case) for case in cases) for heading, cases in CASES.items()]
+    sections = [
+        f"## {heading}\n\n{ABOUT.get(heading, '')}" + "\n".join(entry(case) for case in cases) for heading, cases in CASES.items()
+    ]
     return "\n".join([INTRODUCTION.format(base=BASE), *sections])
 
 
@@ -65,7 +70,7 @@ def entry(case: Case) -> str:
     )
     variables = "".join(f"{name}={value} " for name, value in case.env.items())
     code, said = answers()[case.title]
-    ending = "" if code == 2 else f"\nexit code {code}\n"
+    ending = "" if code == (0 if case.shows else 2) else f"\nexit code {code}\n"
     return f"### {case.title}\n\n{files}```console\n$ {variables}{case.line}\n{said}```\n{ending}"
 
 
@@ -77,16 +82,20 @@ def answers() -> Mapping[str, tuple[int, str]]:
 
 
 def answer(case: Case) -> tuple[int, str]:
-    """The exit code and what stands on standard error."""
+    """The exit code and what stands on standard error, or of what is no mistake the lines that it shows."""
     with working_directory() as folder:
         furnish(folder)
         for name, text in case.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         with start_on(case.cluster):
             result: Any = CliRunner().invoke(app, shlex.split(case.line)[1:], env=dict(case.env), prog_name="miles")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-    return result.exit_code, re.sub(rf"(/private)?{re.escape(str(folder))}/?", "", result.stderr)
+    said = (
+        "".join(line for line in result.stdout.splitlines(True) if line.startswith(case.shows)) if case.shows else result.stderr
+    )
+    return result.exit_code, re.sub(rf"(/private)?{re.escape(str(folder))}/?", "", said)
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def _import(place: _Place, name: str) -> ModuleType:
             raise place.error(f"there is no module {part}", remedy)
         try:
             parent = importlib.import_module(part)
-        except Exception as error:  # the user's module may raise anything
+        except (Exception, SystemExit) as error:  # the user's module may raise anything
             why = f"importing {part} fails: {type(error).__name__}: {error}"
             raise place.error(why, f"Correct {part}; `python -c 'import {part}'` shows the whole error") from error
     if parent is None:

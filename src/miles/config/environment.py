@@ -67,5 +67,6 @@ def _unknown_warning(command: str, variable: str) -> str:
     if old := old_name_words(f"--{option_name(variable).replace('_', '-')}"):
         return f"${variable} is ignored: it {old[0]}"
     near = nearest_option(variable, command)
-    hint = f"; did you mean ${near.variable}?" if near else ""
+    meant = "" if near is None else near.flag if near.variable == FULLY_ASYNC else f"${near.variable}"
+    hint = f"; did you mean {meant}?" if meant else ""
     return f"${variable} is ignored: there is no such option{hint}"

@@ -180,6 +180,9 @@ def _may_stand_in(option: Option, table: tuple[str, ...]) -> bool:
 
 def _unknown_words(path: tuple[str, ...], value: Any) -> tuple[str, str]:
     if isinstance(value, Mapping):
+        if (option := find_option(path[-1])) is not None and not option.meta.selector:
+            where = f"in [{home}]" if (home := home_table(option)) else "at the top of the file"
+            return "is a table, and one value is due", f"Write {option.name} = {option.metavar or 'true'} {where}"
         tables = [*COMMANDS, *(f"{command}.{_table_name(selector)}" for command, selector in _variant_tables())]
         near = difflib.get_close_matches(".".join(path), tables, n=1, cutoff=0.5)
         if near:

@@ -21,22 +21,25 @@ from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 
 
-def resolve(command: str, sources: Sources) -> Resolution:
+def resolve(command: str, sources: Sources, *, code_too: bool = False) -> Resolution:
     """The configuration of ``miles <command>``.
+
+    code_too: import the user's code that it names, so that what is wrong with it is reported with the rest.
 
     Raises:
         ConfigError: with every problem found, in the order of the options.
     """
-    found = examine(command, sources)
+    found = examine(command, sources, code_too=code_too)
     if found.problems or found.config is None or found.derived is None:
         raise ConfigError(list(found.problems))
     return Resolution(command, found.config, found.derived, found.rows, found.warnings)
 
 
-def examine(command: str, sources: Sources, *, paths_too: bool = True) -> Examination:
-    """Everything that can be said about a configuration, right or wrong, without importing user code.
+def examine(command: str, sources: Sources, *, paths_too: bool = True, code_too: bool = False) -> Examination:
+    """Everything that can be said about a configuration, right or wrong.
 
     paths_too: look at the files and folders that it names; without them there is neither configuration nor derived values.
+    code_too: import the user's code that it names.
     """
     layers = gather(command, sources)
     fitting = fit(layers, sources)
@@ -49,6 +52,8 @@ def examine(command: str, sources: Sources, *, paths_too: bool = True) -> Examin
     if not layers.incomplete:
         problems += [problem for problem in missing_problems(merged.view, sources.preset) if problem.option not in named]
         problems, facts = _check(merged, problems, sources, paths_too=paths_too)
+    if code_too:
+        problems += _code_problems(merged, problems)
 
     config: AnyConfig | None = None
     derived = None
@@ -83,6 +88,12 @@ def _check(
     facts = read_facts(view["hf_checkpoint"], view["prompt_data"], sources.environ)
     run(checks_with(facts))
     return found, facts
+
+
+def _code_problems(merged: Merged, problems: Sequence[Problem]) -> list[Problem]:
+    from miles.config.user_code import look_at_user_code
+
+    return look_at_user_code(merged.without({problem.option for problem in problems}).view)[1]
 
 
 def _in_order(command: str, problems: Sequence[Problem]) -> tuple[Problem, ...]:

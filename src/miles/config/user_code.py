@@ -1,13 +1,14 @@
 """The user's functions and classes, imported and held against what they will be called with; nothing is called."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from miles.config.dotted import load_dotted
 from miles.config.registry import all_options
 from miles.config.resolution import Resolution
+from miles.config.view import View, view_of
 from miles.errors import ConfigError, Problem
 
 
@@ -57,29 +58,30 @@ def check_user_code(resolution: Resolution) -> tuple[UserCode, ...]:
     Raises:
         ConfigError: for all that cannot be imported or do not take what they are called with.
     """
-    found: list[UserCode] = []
-    problems: list[Problem] = []
-    for option, path, origin in _paths(resolution):
-        try:
-            found.append(_check(option, path, origin, _call(option, resolution)))
-        except ConfigError as error:
-            problems += error.problems
+    origins = {row.option: str(row.chain[0].origin) for row in resolution.rows if row.chain}
+    found, problems = look_at_user_code(replace(view_of(resolution.command, resolution.config), origins=origins))
     if problems:
         raise ConfigError(problems)
-    return tuple(found)
+    return found
 
 
-def _paths(resolution: Resolution) -> Iterator[tuple[str, str, str]]:
-    origins = {row.option: str(row.chain[0].origin) for row in resolution.rows if row.chain}
+def look_at_user_code(view: View) -> tuple[tuple[UserCode, ...], list[Problem]]:
+    """Import every object that is named: those that fit, and what is wrong with the others."""
+    found: list[UserCode] = []
+    problems: list[Problem] = []
     for option in all_options():
-        if option.meta.kind == "dotted":
-            path = getattr(getattr(resolution.config, option.section), option.name, None)
-            if path:
-                yield option.name, path, origins[option.name]
+        path = view.values.get(option.name) if option.meta.kind == "dotted" else None
+        if path is None:
+            continue
+        try:
+            found.append(_check(option.name, path, view.origins.get(option.name, ""), _call(option.name, view)))
+        except ConfigError as error:
+            problems += error.problems
+    return tuple(found), problems
 
 
-def _call(option: str, resolution: Resolution) -> Call:
-    is_function = getattr(resolution.config.rollout, "rollout_api", "class") == "function"
+def _call(option: str, view: View) -> Call:
+    is_function = view.values.get("rollout_api") == "function"
     return FUNCTION_API if option == "rollout_function_path" and is_function else CALLS[option]
 
 

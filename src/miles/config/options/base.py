@@ -58,7 +58,7 @@ class OptionMeta:
 def option(default: Any, help: str, *, panel: str, on_resume: ChangeClass, **more: Any) -> Any:
     """Declare an option; ``more`` is split between pydantic's ``Field`` (bounds) and ``OptionMeta``."""
     meta = {name: more.pop(name) for name in list(more) if name in OptionMeta.__dataclass_fields__}
-    extra = {"miles": {"panel": panel, "on_resume": on_resume, **meta}}
+    extra: dict[str, Any] = {"miles": {"panel": panel, "on_resume": on_resume, **meta}}
     return Field(default, description=help, json_schema_extra=extra, **more)
 
 
