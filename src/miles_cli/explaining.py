@@ -80,7 +80,7 @@ def option_facts(option: Option, sources: Sources) -> Iterator[Fact]:
     if option.meta.not_yet:
         values = " ".join(str(value) for value in option.meta.not_yet_values if value is not True)
         yield "not yet", f"{values}: {option.meta.not_yet}" if values else option.meta.not_yet
-    yield "on resume", RESUME_WORDS[option.meta.on_resume]
+    yield "resumed", RESUME_WORDS[option.meta.on_resume]
     if option.meta.known_as:
         yield "elsewhere", ", ".join(option.meta.known_as)
     yield "now", _now(option, sources)
