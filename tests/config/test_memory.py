@@ -85,6 +85,15 @@ def test_what_saves_memory_saves_it_and_half_the_tokens_need_half(sized):
     assert sized(engine_max_running_requests="64").engine["KV cache"] == sized().engine["KV cache"] // 2
 
 
+def test_what_is_offloaded_is_counted_in_host_memory(sized, monkeypatch):
+    monkeypatch.setattr("miles.config.file_checks.device_of", lambda values, facts: "cuda")
+    plain, offloaded = sized(dtype="bfloat16"), sized(dtype="bfloat16", optimizer_cpu_offload=True)
+    assert offloaded.host == {part: plain.policy[part] for part in ("weights", "gradients", "optimiser")}
+    assert plain.policy == offloaded.host | offloaded.policy
+    assert "host memory for each trainer rank: " in "\n".join(offloaded.lines())
+    assert plain.policy["activations"] == sized().policy["activations"] // 2
+
+
 def test_every_number_stands_with_its_rule(sized):
     memory = sized()
     text = "\n".join(memory.lines())

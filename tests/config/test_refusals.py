@@ -56,6 +56,7 @@ ON_TOP_OF_THE_PRESET = [
         "rollout_api",
         ["= function ($MILES_EXPERIMENTAL_ROLLOUT_REFACTOR)", "does not go with --fully-async", "leave --fully-async out"],
     ),
+    ("train", {"optimizer_cpu_offload": True}, {}, [], "optimizer_cpu_offload", ["in host memory already", "--device cuda"]),
     ("train", {}, {"MILES_EXPERIMENTAL_ROLLOUT_REFACTOR": "0"}, [], "rollout_api", ["none is named", "--rollout-function-path"]),
     ("train", {"over_sampling_batch_size": "15"}, {}, [], "over_sampling_batch_size", ["rollout_batch_size = 16", "at least 16"]),
     (

@@ -50,6 +50,13 @@ def test_two_engines_share_the_work(run_here: Run) -> None:
     assert [row["rollout_id"] for row in run.rows if "train/loss" in row] == list(range(6))
 
 
+def test_policy_and_engines_compute_in_bfloat16(run_here: Run) -> None:
+    run = run_here("train", "--num-rollout", "8", "--dtype", "bfloat16", "--skip-eval-before-train")
+    differences = [row["train/train_rollout_logprob_abs_diff"] for row in run.rows if "train/loss" in row]
+    assert len(differences) == 8
+    assert 1e-4 < max(differences) < 0.05
+
+
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 def test_updates_go_in_flight_in_both_modes(run_here: Run, mode: str) -> None:
     run = run_here("train-async", "--fully-async", "--num-rollout", "12", "--pause-generation-mode", mode)

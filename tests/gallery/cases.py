@@ -138,6 +138,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("An embedded engine on several devices", f"{SYNC} --rollout-num-gpus-per-engine 2 --engine embedded"),
         Case("Colocated, with GPUs of the engines' own", f"{SYNC} --colocate --rollout-num-gpus 2"),
         Case("More than the cluster has", f"{SYNC} --rollout-num-gpus 40 --ray-address auto", cluster={"CPU": 16.0}),
+        Case("Offloading where there is nothing to offload to", f"{SYNC} --optimizer-cpu-offload"),
         Case("A reference model that is not there", f"{SYNC} --use-kl-loss --kl-loss-coef 0.01 --ref-load gone"),
         Case(
             "A reference model with another vocabulary",

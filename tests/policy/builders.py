@@ -76,9 +76,18 @@ def derived(num_samples: int, *, num_steps: int = 1, num_optimizer_steps: int = 
 def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -> TrainConfig:
     """A configuration; ``options`` are flat names of the algorithm, optimiser, run and model sets."""
     names = {
-        "optimizer": ("lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "weight_decay", "clip_grad", "vocab_chunk_size"),
+        "optimizer": (
+            "lr",
+            "min_lr",
+            "lr_decay_style",
+            "lr_warmup_iters",
+            "weight_decay",
+            "clip_grad",
+            "vocab_chunk_size",
+            "optimizer_cpu_offload",
+        ),
         "run": ("deterministic", "seed"),
-        "model": ("gradient_checkpointing", "ref_load", "ref_update_interval"),
+        "model": ("gradient_checkpointing", "ref_load", "ref_update_interval", "dtype"),
     }
     sets: dict[str, dict[str, Any]] = {"optimizer": {"lr": 1e-2, "clip_grad": 1e9}, "run": {}, "model": {}, "algorithm": {}}
     for name, value in options.items():

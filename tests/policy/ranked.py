@@ -27,10 +27,10 @@ LIVELY = {"lr_decay_style": "cosine", "lr_warmup_iters": 1, "weight_decay": 0.01
 Job = Callable[[Any, Path], Any]
 
 
-def trainer(ranks: Any, dtype: torch.dtype = torch.float64, **options: Any) -> Trainer:
+def trainer(ranks: Any, model_dtype: torch.dtype = torch.float64, **options: Any) -> Trainer:
     """A trainer on a tiny model for rollouts of eight samples."""
     sizes = options.pop("sizes", {})
-    return Trainer(config(**(LIVELY | options)), derived(8, **sizes), ranks, policy_model(dtype=dtype))
+    return Trainer(config(**(LIVELY | options)), derived(8, **sizes), ranks, policy_model(dtype=model_dtype))
 
 
 def gradient_of(built: Trainer, made: Any) -> torch.Tensor:
@@ -46,6 +46,7 @@ def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
         "packed": gradient_of(trainer(ranks), made),
         "one sample at a time": gradient_of(trainer(ranks, sizes={"micro_batch_size": 1}), made),
         "float32": gradient_of(trainer(ranks, torch.float32), made),
+        "bfloat16": gradient_of(trainer(ranks, torch.float32, dtype="bfloat16" if ranks else "float32"), made),
         "entropy": gradient_of(trainer(ranks, entropy_coef=0.05, loss_aggregation="sequence-mean"), made),
         "vocabulary chunks": gradient_of(trainer(ranks, vocab_chunk_size=5), made),
         "checkpointing": gradient_of(checkpointed(ranks), made),

@@ -13,6 +13,7 @@ from miles.policy.client import FailureFolder, PolicyClient
 from miles.policy.collate import nothing_to_predict
 from miles.policy.failure import read_failure, write_failure
 from miles.policy.memory import naming_micro_batch
+from miles.policy.process_group import leave
 from miles.policy.replay import replay
 from miles_cli.app import app
 from tests.policy.builders import PRESET, batch_of, config, derived, rollout, sample
@@ -21,10 +22,10 @@ from tests.policy.test_actor import Handle, process_settings  # noqa: F401
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture
-def kept(tmp_path):
+@pytest.fixture(params=["float32", "bfloat16"])
+def kept(tmp_path, request):
     """The folder of a step of two groups, of which the second has a reward beyond float32."""
-    chosen = config(grpo_std_normalization=False)
+    chosen = config(grpo_std_normalization=False, dtype=request.param)
     worker = PolicyWorker(chosen, derived(4))
     rewards = [[0.0, 1.0], [0.0, 1e300]]
     groups = [[sample(g, i, (1, 5), (7, 8 + i), reward=reward) for i, reward in enumerate(row)] for g, row in enumerate(rewards)]
@@ -39,7 +40,9 @@ def kept(tmp_path):
     words = asyncio.run(run())
     assert f"miles replay {tmp_path}/rollout-000012" in words
     assert "rollout 12 (policy version 0), optimiser step 0: the loss is" in words
-    return tmp_path / "rollout-000012"
+    leave()
+    yield tmp_path / "rollout-000012"
+    leave()
 
 
 def test_the_replay_names_the_samples(kept):

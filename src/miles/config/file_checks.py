@@ -152,6 +152,11 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         if view["device"] == "cuda" and not facts.has_cuda:
             yield view.problem("device", "needs an NVIDIA driver, and there is none here", "Pass --device cpu")
 
+    def offload(view: View) -> Iterator[Problem]:
+        if view["optimizer_cpu_offload"] and device_of(view.values, facts) == "cpu":
+            why = "has no effect on a CPU, where everything is in host memory already"
+            yield view.problem("optimizer_cpu_offload", why, "Leave --optimizer-cpu-offload out, or pass --device cuda")
+
     def engines(view: View) -> Iterator[Problem]:
         if not view["rollout_external_engine_addrs"] and (view["device"] != "cuda" or facts.has_cuda):
             yield from engine_problems(view, facts)
@@ -163,6 +168,7 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(eval_limit, ("rollout_max_context_len", "eval_max_response_len")),
         Check(warm_up, ("lr_warmup_iters", "num_rollout", "num_epoch", *sizes)),
         Check(machine, ("device",)),
+        Check(offload, ("optimizer_cpu_offload", "device")),
         Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),
     )
 

@@ -22,19 +22,25 @@ class Memory:
     """Bytes by what takes them, and the rule for each.
 
     policy, engine: of one trainer rank, of one device of an engine that is started; empty where none is.
+    host: what of a trainer rank is in host memory instead.
     rules: the same keys.
     """
 
     parameters: int
     policy: Mapping[str, int]
     engine: Mapping[str, int]
+    host: Mapping[str, int]
     rules: Mapping[str, str]
 
     def lines(self) -> Iterator[str]:
         """The estimate in words, every number with its rule."""
         yield f"estimated from config.json: {spell_count(self.parameters)} parameters"
-        devices = (("each trainer rank", self.policy), ("each engine device", self.engine))
-        for name, parts in ((name, parts) for name, parts in devices if parts):
+        places = (
+            ("each trainer rank", self.policy),
+            ("host memory for each trainer rank", self.host),
+            ("each engine device", self.engine),
+        )
+        for name, parts in ((name, parts) for name, parts in places if parts):
             yield f"{name}: {spell_bytes(sum(parts.values()))}"
             for part, size in parts.items():
                 yield f"  {part} {spell_bytes(size)}: {self.rules[part]}"
@@ -49,16 +55,20 @@ def estimate(resolution: Resolution) -> Memory | None:
     number = BYTES[config.model.dtype]
     tokens = derived.max_tokens_per_gpu or (derived.micro_batch_size or 1) * derived.max_context_len
     checkpointed = config.model.gradient_checkpointing
-    policy = {
+    trained = {
         "weights": MASTER_BYTES * size.parameters // derived.num_ranks,
         "gradients": MASTER_BYTES * size.parameters // derived.num_ranks,
         "optimiser": ADAM_BYTES * size.parameters // derived.num_ranks,
+    }
+    offloaded = config.optimizer.optimizer_cpu_offload
+    policy = ({} if offloaded else trained) | {
         "activations": number * tokens * _kept(size, checkpointed=checkpointed),
         "logits": LOGIT_BYTES * tokens * (config.optimizer.vocab_chunk_size or size.vocabulary),
     }
+    host = trained if offloaded else {}
     if has_reference(resolution):
-        policy["reference"] = REFERENCE_BYTES * size.parameters // derived.num_ranks
-    return Memory(size.parameters, policy, _engine(resolution, size, number), _rules(resolution, tokens))
+        (host if offloaded else policy)["reference"] = REFERENCE_BYTES * size.parameters // derived.num_ranks
+    return Memory(size.parameters, policy, _engine(resolution, size, number), host, _rules(resolution, tokens))
 
 
 def has_reference(resolution: Resolution) -> bool:

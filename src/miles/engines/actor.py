@@ -5,7 +5,7 @@ Importing this module loads neither Ray nor torch: whoever starts engines needs 
 
 from typing import TYPE_CHECKING, Any
 
-from miles.engines.embedded.options import EmbeddedOptions
+from miles.engines.embedded.options import Dtype, EmbeddedOptions
 
 if TYPE_CHECKING:
     from miles.engines.embedded.server import EmbeddedServer
@@ -20,6 +20,7 @@ class EngineActor:
         *,
         num_slots: int = 128,
         context_len: int | None = None,
+        dtype: Dtype = "float32",
         deterministic: bool = False,
         seed: int | None = None,
         torch_threads: int = 1,
@@ -30,6 +31,7 @@ class EngineActor:
             model_path=model_path,
             num_slots=num_slots,
             context_len=context_len,
+            dtype=dtype,
             deterministic=deterministic,
             seed=seed,
             torch_threads=torch_threads,

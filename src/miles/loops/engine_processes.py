@@ -84,6 +84,7 @@ class EngineStarter:
             str(config.model.hf_checkpoint.absolute()),
             num_slots=config.engine.engine_max_running_requests,
             context_len=derived.max_context_len,
+            dtype=config.model.dtype,
             deterministic=config.run.deterministic,
             seed=config.sampling.rollout_seed + number,
         )

@@ -50,12 +50,12 @@ class PolicyWorker:
         self._started = Trainer(self._config, self._derived, self._meet(address))
 
     def _meet(self, address: str) -> "Ranks | None":
-        """The group of all ranks; None where this is the only one."""
+        """The group of all ranks; None where this is the only one and needs none."""
+        from miles.policy.process_group import connect, group_of_one, join
+
         num_ranks = self._derived.num_ranks
         if num_ranks == 1:
-            return None
-        from miles.policy.process_group import connect, join
-
+            return group_of_one(self._config, self._derived.device)
         store = self._store or connect(address, num_ranks)
         replica = self._config.placement.actor_num_gpus_per_replica or num_ranks
         return join(store, self._index, num_ranks, replica, self._derived.device)

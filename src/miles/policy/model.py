@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from miles.errors import PolicyError
 from miles.policy.collate import ForwardInput, visible_keys
-from miles.policy.vocab_chunks import chunked_scores
+from miles.policy.vocab_chunks import at_least_float32, chunked_scores
 
 PROBE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """[tokens] each: log-probs after temperature, and the entropy of the distribution in nats where it was asked for."""
+    """[tokens] each, at least float32: log-probs after temperature; the distribution's entropy in nats where it was asked for."""
 
     logprobs: Tensor
     entropy: Tensor | None
@@ -30,6 +30,7 @@ class PolicyModel(nn.Module):
     """An HF causal LM as decoder and head.
 
     vocab_chunk_size: tokens of the vocabulary whose logits exist at once; None for all.
+    runs_on: where the forward pass runs, if the weights live elsewhere between two of them.
     shares_prompts: whether rows may hold several answers after one prompt (``collate``); measured, not assumed.
     """
 
@@ -42,6 +43,7 @@ class PolicyModel(nn.Module):
         super().__init__()
         self.causal_lm = causal_lm
         self.vocab_chunk_size: int | None = None
+        self.runs_on: torch.device | None = None
         silence_dropout(causal_lm)
         refuse_other_heads(self)
         self.shares_prompts = attends_everywhere(causal_lm.config) and _sharing_agrees(self)
@@ -58,8 +60,8 @@ class PolicyModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parameters()).device
+        """Where the forward pass runs."""
+        return self.runs_on or next(self.parameters()).device
 
     def hidden(self, batch: ForwardInput) -> Tensor:
         """[rows × width, hidden_size]: the last hidden states."""
@@ -75,6 +77,7 @@ class PolicyModel(nn.Module):
             logprobs, entropy = chunked_scores(states, head.weight, batch.target, temperature, self.vocab_chunk_size)
             return TokenScores(logprobs, entropy if with_entropy else None)
         logits = head(states)
+        logits = logits.to(at_least_float32(logits.dtype))
         scaled = logits if temperature == 1.0 else logits / temperature
         if not with_entropy:
             return TokenScores(-F.cross_entropy(scaled, batch.target, reduction="none"), None)

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from miles.config.commands import AnyConfig
 from miles.policy.ranks import ProcessRanks
 
 JOIN_SECONDS = 300.0
@@ -34,6 +35,16 @@ def join(store: Any, index: int, num_ranks: int, num_ranks_per_replica: int, dev
     wait = timedelta(seconds=COLLECTIVE_SECONDS)
     dist.init_process_group(backend, store=store, rank=index, world_size=num_ranks, timeout=wait)
     return ProcessRanks(mesh_of(num_ranks, num_ranks_per_replica, device))
+
+
+def group_of_one(config: AnyConfig, device: str) -> ProcessRanks | None:
+    """The ranks of a policy on one: None where a plain model does.
+
+    FSDP2 keeps float32 masters below a bfloat16 pass, and masters in host memory; it wants a group, so one rank is its own.
+    """
+    if config.model.dtype == "float32" and not config.optimizer.optimizer_cpu_offload:
+        return None
+    return join(HashStore(), 0, 1, 1, device)
 
 
 def mesh_of(num_ranks: int, num_ranks_per_replica: int, device: str) -> DeviceMesh:

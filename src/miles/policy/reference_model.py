@@ -48,5 +48,5 @@ def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Refe
         )
     chunk_vocabulary(model, config.optimizer.vocab_chunk_size)
     if isinstance(ranks, ProcessRanks):
-        shard_model(model, ranks.mesh)
+        shard_model(model, ranks.mesh, dtype=options.dtype, offload=config.optimizer.optimizer_cpu_offload)
     return ReferenceModel(model, options.ref_update_interval)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from torch.nn.utils import get_total_norm
 
+from miles.policy.batch import TrainBatch
 from miles.policy.checkpoint import load_checkpoint
 from miles.policy.failure import POLICY, read_failure
+from miles.policy.process_group import group_of_one, leave
+from miles.policy.sharding import whole
 from miles.policy.trainer import Moment, Trainer, zero_gradients
 
 
@@ -49,15 +52,23 @@ def replay(folder: Path) -> Iterator[SampleReport]:
     """
     batch, config, derived = read_failure(folder)
     alone = dataclasses.replace(derived, num_ranks=1, micro_batch_size=1, max_tokens_per_gpu=None)
-    trainer = Trainer(config, alone)
+    trainer = Trainer(config, alone, group_of_one(config, derived.device))
     load_checkpoint(trainer, folder / POLICY)
+    try:
+        yield from sample_reports(trainer, batch)
+    finally:
+        leave()
+
+
+def sample_reports(trainer: Trainer, batch: TrainBatch) -> Iterator[SampleReport]:
+    """The same, for a trainer that takes one sample at a time."""
     columns, steps, _ = trainer.prepare(batch)
     for number, step in enumerate(steps):
         moment = Moment(number, 0.0, "")
         for part in step.parts:
             zero_gradients(trainer.model)
             loss = trainer.backward(part, columns, trainer.divisor(step), None, moment)
-            norm = get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
+            norm = whole(get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None]))
             sample = int(part.sample_of[0])
             yield SampleReport(
                 sample, int(batch.group_of[sample]), len(part.target), float(batch.rewards[sample]), float(loss[0]), float(norm)

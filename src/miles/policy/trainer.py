@@ -78,7 +78,8 @@ class Trainer:
         chunk_vocabulary(self.model, config.optimizer.vocab_chunk_size)
         self.reference: ReferenceModel | None = load_reference(config, self.model, self.ranks)
         if isinstance(ranks, ProcessRanks):
-            shard_model(self.model, ranks.mesh)
+            offload = config.optimizer.optimizer_cpu_offload
+            shard_model(self.model, ranks.mesh, dtype=options.dtype, offload=offload)
         self.optimizer = build_optimizer(self.model.parameters(), config.optimizer)
         self.schedule = build_schedule(self.optimizer, config.optimizer, derived.num_optimizer_steps)
         self.num_optimizer_steps = 0

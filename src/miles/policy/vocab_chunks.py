@@ -17,10 +17,11 @@ class _ChunkedScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, size: int) -> tuple[Tensor, Tensor]:
         """[n] log-probs and [n] entropies."""
-        top = hidden.new_full((len(hidden),), -torch.inf)
-        total, weighted, chosen = (hidden.new_zeros(len(hidden)) for _ in range(3))
+        precise = at_least_float32(hidden.dtype)
+        top = hidden.new_full((len(hidden),), -torch.inf, dtype=precise)
+        total, weighted, chosen = (hidden.new_zeros(len(hidden), dtype=precise) for _ in range(3))
         for start in range(0, len(weight), size):
-            logits = hidden @ weight[start : start + size].T / temperature
+            logits = (hidden @ weight[start : start + size].T).to(precise) / temperature
             new_top = torch.maximum(top, logits.max(dim=1).values)
             scale, mass = (top - new_top).exp(), (logits - new_top[:, None]).exp()
             total = total * scale + mass.sum(dim=1)
@@ -38,19 +39,25 @@ class _ChunkedScores(torch.autograd.Function):
         """With p the softmax: d log p_t / dz = [t] − p, and dH / dz = −p · (log p + H)."""
         hidden, weight, target, log_normaliser, entropy = ctx.saved_tensors
         of_logprob, of_entropy = (gradient[:, None] for gradient in gradients)
-        to_hidden, to_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
+        precise = of_logprob.dtype
+        to_hidden, to_weight = torch.zeros_like(hidden, dtype=precise), torch.zeros_like(weight)
         rows = torch.arange(len(hidden), device=hidden.device)
         for start in range(0, len(weight), ctx.size):
             part = weight[start : start + ctx.size]
-            log_p = hidden @ part.T / ctx.temperature - log_normaliser[:, None]
+            log_p = (hidden @ part.T).to(precise) / ctx.temperature - log_normaliser[:, None]
             to_logits = -log_p.exp() * (of_logprob + of_entropy * (log_p + entropy[:, None]))
             place = target - start
             inside = (place >= 0) & (place < len(part))
             to_logits[rows[inside], place[inside]] += of_logprob[inside, 0]
-            to_logits /= ctx.temperature
+            to_logits = (to_logits / ctx.temperature).to(part.dtype)
             to_hidden += to_logits @ part
             to_weight[start : start + ctx.size] = to_logits.T @ hidden
-        return to_hidden, to_weight, None, None, None
+        return to_hidden.to(hidden.dtype), to_weight, None, None, None
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """What log-probs and losses are computed in after a forward pass in ``dtype``."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _at_target(logits: Tensor, place: Tensor) -> Tensor:
@@ -62,6 +69,8 @@ def _at_target(logits: Tensor, place: Tensor) -> Tensor:
 
 def chunked_scores(hidden: Tensor, weight: Tensor, target: Tensor, temperature: float, size: int) -> tuple[Tensor, Tensor]:
     """Log-probs of ``target`` and entropies, [n] each, under softmax of ``hidden @ weight.T / temperature``.
+
+    The products are in the dtype of ``hidden``, everything after them in at least float32.
 
     Args:
         hidden: [n, hidden_size].

@@ -6,6 +6,7 @@ from typing import Literal
 from miles.config.options.base import OptionSet, option
 
 PANEL = "Model and checkpoints"
+Dtype = Literal["float32", "bfloat16"]
 
 
 class ModelOptions(OptionSet):
@@ -68,12 +69,12 @@ class ModelOptions(OptionSet):
         usual=False,
         on_resume="safe",
     )
-    dtype: Literal["float32", "bfloat16"] = option(
+    dtype: Dtype = option(
         "float32",
-        "Number type of the forward pass, in the policy and the engines.",
+        "Number type of forward and backward pass, in the policy and the engines; weights, moments and losses of the policy "
+        "stay float32.",
         panel=PANEL,
-        not_yet="bfloat16 with float32 masters",
-        not_yet_values=["bfloat16"],
+        known_as=["param_dtype", "torch_dtype", "mixed_precision"],
         on_resume="course",
     )
     gradient_checkpointing: bool = option(

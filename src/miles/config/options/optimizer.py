@@ -30,6 +30,14 @@ class OptimizerOptions(OptionSet):
     adam_beta2: float = option(0.95, "AdamW beta 2.", panel=PANEL, ge=0, lt=1, usual=False, on_resume="course")
     adam_eps: float = option(1e-8, "AdamW epsilon.", panel=PANEL, gt=0, usual=False, on_resume="course")
     clip_grad: float = option(1.0, "Largest gradient norm.", panel=PANEL, gt=0, known_as=["max_grad_norm"], on_resume="course")
+    optimizer_cpu_offload: bool = option(
+        False,
+        "Keep weights, gradients and moments of the policy in host memory and take the optimiser's steps there; needs a GPU.",
+        panel=PANEL,
+        usual=False,
+        known_as=["cpu_offload", "offload_optimizer"],
+        on_resume="safe",
+    )
     micro_batch_size: int | None = option(
         None,
         "Samples in one forward pass. This or --max-tokens-per-gpu.",

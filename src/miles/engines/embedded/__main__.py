@@ -5,10 +5,11 @@ import asyncio
 import logging
 import signal
 import sys
+from typing import get_args
 
 from transformers.utils.logging import disable_progress_bar
 
-from miles.engines.embedded.options import DEFAULT_VERSION, EmbeddedOptions
+from miles.engines.embedded.options import DEFAULT_VERSION, Dtype, EmbeddedOptions
 from miles.engines.embedded.server import EmbeddedServer
 from miles.errors import EngineError
 
@@ -28,6 +29,7 @@ def parse_options() -> EmbeddedOptions:
     """Options from the command line."""
     parser = argparse.ArgumentParser(prog="python -m miles.engines.embedded", description="SGLang's HTTP API on a CPU.")
     parser.add_argument("--model-path", required=True, help="Hugging Face model folder")
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="number type of weights and KV cache")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 lets the system choose")
     parser.add_argument("--num-slots", type=int, default=128, help="requests decoded together")

@@ -1,4 +1,4 @@
-"""A transformers causal language model in float32, ready for the slot cache."""
+"""A transformers causal language model in float32 or bfloat16, ready for the slot cache."""
 
 import math
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from miles.engines.embedded.options import Dtype
 from miles.engines.embedded.slots import ATTENTION_NAME, SlotCache
 from miles.errors import EngineError
 
@@ -38,6 +39,12 @@ class LoadedModel:
         """Number of token ids."""
         return int(self.config.vocab_size)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and cache."""
+        dtype: torch.dtype = self.network.dtype
+        return dtype
+
     def new_cache(self, num_slots: int, context_len: int) -> SlotCache:
         """An empty cache for this model.
 
@@ -47,13 +54,13 @@ class LoadedModel:
         config = self.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, num_slots, config.num_key_value_heads, context_len, head_dim)
-        needed, free = 2 * math.prod(shape) * torch.float32.itemsize, psutil.virtual_memory().available
+        needed, free = 2 * math.prod(shape) * self.dtype.itemsize, psutil.virtual_memory().available
         if needed > free:
             raise EngineError(
                 f"The KV cache of {num_slots} slots × {context_len} tokens needs {needed / 2**30:.1f} GiB, "
                 f"{free / 2**30:.1f} GiB are free. Use fewer slots or a shorter context."
             )
-        return SlotCache(*shape)
+        return SlotCache(*shape, dtype=self.dtype)
 
     @torch.inference_mode()
     def hidden_states(self, input_ids: Tensor, positions: Tensor, mask: Tensor | None, cache: SlotCache) -> Tensor:
@@ -68,11 +75,11 @@ class LoadedModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] to [n, vocabulary], float32."""
         logits: Tensor = self.network.get_output_embeddings()(hidden)
-        return logits
+        return logits.float()
 
 
-def load_model(path: str) -> LoadedModel:
-    """Read a Hugging Face model folder.
+def load_model(path: str, dtype: Dtype = "float32") -> LoadedModel:
+    """Read a Hugging Face model folder, in a number type.
 
     Raises:
         EngineError: not a folder, or a kind of model that this engine was not tested with.
@@ -81,7 +88,8 @@ def load_model(path: str) -> LoadedModel:
         raise EngineError(f"{path} holds no config.json; give a Hugging Face model folder as model path.")
     config = AutoConfig.from_pretrained(path)
     _refuse_unsupported(path, config)
-    network = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=ATTENTION_NAME).eval()
+    kind = getattr(torch, dtype)
+    network = AutoModelForCausalLM.from_pretrained(path, dtype=kind, attn_implementation=ATTENTION_NAME).eval()
     network.requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(path)
     return LoadedModel(

@@ -1,8 +1,10 @@
 """How an embedded engine is started."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 DEFAULT_VERSION = "default"  # what SGLang calls weights that nobody versioned
+Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +12,7 @@ class EmbeddedOptions:
     """Options of one embedded engine.
 
     model_path: Hugging Face model folder.
+    dtype: number type of weights, activations and KV cache; log-probs are float32 in either case.
     num_slots: requests that are decoded together; the KV cache is allocated for all of them.
     context_len: longest prompt plus answer in tokens; None takes what the model was made for.
     deterministic: an answer depends on nothing but prompt, parameters, seed and weights, at the price of fixed shapes. A
@@ -21,6 +24,7 @@ class EmbeddedOptions:
     """
 
     model_path: str
+    dtype: Dtype = "float32"
     num_slots: int = 128
     context_len: int | None = None
     deterministic: bool = False

@@ -119,7 +119,7 @@ class TorchRunner:
     def _decode_rows(self, rows: slice, length: int) -> list[tuple[int, float]]:
         positions = self._position[rows].clamp(max=self._context_len - 1)
         hidden_from = self._columns[:length] > positions[:, None]
-        mask = torch.zeros(hidden_from.shape).masked_fill_(hidden_from, -math.inf)[:, None, None, :]
+        mask = torch.zeros(hidden_from.shape, dtype=self._model.dtype).masked_fill_(hidden_from, -math.inf)[:, None, None, :]
         self._cache.plan_decode(rows, positions, length)
         hidden = self._model.hidden_states(self._token[rows, None], positions[:, None], mask, self._cache)
         self._position[rows] += 1

@@ -23,9 +23,18 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
     Zeroed at the start: a masked position has weight 0, but 0 × NaN is NaN.
     """
 
-    def __init__(self, num_layers: int, num_slots: int, num_kv_heads: int, context_len: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        num_slots: int,
+        num_kv_heads: int,
+        context_len: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(layers=[])
-        self._kv = torch.zeros(num_layers, 2, num_slots, num_kv_heads, context_len, head_dim)
+        self._kv = torch.zeros(num_layers, 2, num_slots, num_kv_heads, context_len, head_dim, dtype=dtype)
         self._rows = slice(0, 0)
         self._length = 0
         self._index: Tensor | None = None

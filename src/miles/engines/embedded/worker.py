@@ -141,7 +141,7 @@ class Worker:
     def _prepare(self) -> Scheduler:
         options = self._options
         torch.set_num_threads(options.torch_threads)
-        model = load_model(options.model_path)
+        model = load_model(options.model_path, options.dtype)
         context_len = model.context_len if options.context_len is None else options.context_len
         if not 1 < context_len <= model.context_len:
             raise EngineError(
