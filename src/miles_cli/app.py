@@ -2,6 +2,7 @@
 
 miles train, miles train-async    parse ─► resolve ─► print ─► miles.loops.start
 miles config …                    parse ─► examine ─► print          config_app.py
+miles runs …                      read ─► print                      runs_app.py
 miles doctor                      look ─► judge ─► print
 miles export, replay              the work is in miles.loops.export_run and miles.policy.replay
 """
@@ -16,8 +17,9 @@ import typer
 
 from miles_cli.config_app import config_app
 from miles_cli.invocation import PlainCommand, RootGroup, TrainAsyncCommand, TrainCommand
+from miles_cli.runs_app import runs_app
 from miles_cli.simulate_app import add_simulate
-from miles_cli.source_options import AsJson, ConfigFiles, DryRun, HelpAll, Preset
+from miles_cli.source_options import AsJson, ConfigFiles, DryRun, HelpAll, Preset, Run, failed_step_words, step_words
 
 HELP = "Reinforcement-learning post-training for language models, from a laptop CPU to a Ray cluster of GPUs."
 TRAIN = """Train, one thing after another: the policy waits for rollout k, the engines wait for step k. Staleness 0.
@@ -29,6 +31,7 @@ First try: miles train-async --fully-async --preset reverse"""
 
 app = typer.Typer(name="miles", cls=RootGroup, help=HELP, add_completion=False, rich_markup_mode="rich")
 app.add_typer(config_app)
+app.add_typer(runs_app)
 add_simulate(app)
 
 
@@ -123,10 +126,13 @@ def doctor(
 
 @app.command("export", cls=PlainCommand, short_help="The weights of a run as an HF folder.")
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    run: Run,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not be there yet.")],
     step: Annotated[
-        int | None, typer.Option("--step", metavar="N", help="After so many rollouts; by default the newest checkpoint.")
+        int | None,
+        typer.Option(
+            "--step", metavar="N", help="After so many rollouts; by default the newest checkpoint.", autocompletion=step_words
+        ),
     ] = None,
 ) -> None:
     """Write the weights of a run's checkpoint as an HF folder that transformers, SGLang and `--hf-checkpoint` take."""
@@ -137,7 +143,10 @@ def export(
 
 @app.command("replay", cls=PlainCommand, short_help="A failed step again, sample by sample.")
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What the error named: RUN/failed/rollout-N.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="What the error named: RUN/failed/rollout-N.", autocompletion=failed_step_words),
+    ],
 ) -> None:
     """Take a step whose loss or gradient was no number again, and say which samples it fails on. Exit code 1 if it still does."""
     from miles_cli.replaying import replay_command

@@ -31,7 +31,7 @@ class Typed(NamedTuple):
     place: int = 0  # which of the option's values
 
 
-DIRECTIVES = {"FILE": ":file", "PATH": ":file", "FOLDER": ":folder"}  # by metavar
+DIRECTIVES = {"FILE": ":file", "PATH": ":file", **dict.fromkeys(("FOLDER", "RUN", "ROOT", "OUT"), ":folder")}  # by metavar
 SUFFIXES = {"config": ("toml",), "files": ("toml",)}  # by the name of a parameter that is no option of a run
 
 
@@ -68,6 +68,8 @@ def _walk(root: "TyperGroup", words: Iterable[str]) -> Typed:
             command = below[word]
             context = _context(command, word, context)
             options, given = _options_by_flag(command, context), set()
+        elif not word.startswith("-"):
+            context.args.append(word)
         waiting = waiting if missing else None
     place = waiting.nargs - missing if waiting else 0
     return Typed(command, context, frozenset(given), waiting, place)
@@ -108,9 +110,13 @@ def _offers(typed: Typed, current: str) -> Iterator[Candidate]:
 
 
 def _arguments(typed: Typed, current: str) -> Iterator[Candidate]:
-    """What fits the command's arguments, each once."""
+    """What fits the argument whose turn it is; the last one takes all words that follow if it takes several."""
     params = [param for param in typed.command.get_params(typed.context) if param.param_type_name == "argument"]
-    yield from dict.fromkeys(offer for param in params for offer in _values(param, typed.context, current, 0))
+    place = len(typed.context.args)
+    if params and place >= len(params) and params[-1].nargs == -1:
+        place = len(params) - 1
+    if place < len(params):
+        yield from _values(params[place], typed.context, current, 0)
 
 
 def _values(param: Any, context: Any, current: str, place: int) -> Iterator[Candidate]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from miles.config.derived import Derived
 from miles.config.resolution import Resolution
+from miles.tracking.metrics_file import evals_in
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.types import Metrics
-from miles_cli.progress import EVAL, MAX_STALENESS, MEAN_STALENESS, QUEUE, REWARD, TIMES, TOKENS, RunProgress, sparkline
+from miles_cli.progress import MAX_STALENESS, MEAN_STALENESS, QUEUE, REWARD, TIMES, TOKENS, RunProgress, sparkline
 from miles_cli.summary import next_lines, summary_lines
 from miles_cli.wording import duration
 
@@ -60,7 +61,7 @@ class PlainReporter:
     def progress(self, row: Metrics, done: int, total: int) -> None:
         """Say it if it is an evaluation, the first, the last, or ten rollouts after the last line."""
         self._progress.add(row, done, total, self._now())
-        results = [f"eval/{match[1]} {value:.3f}" for key, value in row.items() if (match := EVAL.fullmatch(key))]
+        results = [f"eval/{name} {value:.3f}" for name, value in evals_in(row).items()]
         due = REWARD in row and (done == 1 or done >= total or done - self._last_line >= EVERY)
         if not due and not results:
             return

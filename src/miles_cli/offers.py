@@ -8,21 +8,42 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from miles.config.presets import preset_names
-from miles.config.records import RECORD_FILE
+from miles.config.records import is_run_folder
 from miles.config.registry import VARIABLE_PREFIX, all_options
 from miles.config.server_arguments import OWNED, argument_list
 
 RUNS = "runs"
 CHECKPOINTS = "checkpoints/rollout-*"
+FAILED = "failed/rollout-*"
 Offer = tuple[str, str]
 
 
 def run_folders(incomplete: str) -> Iterator[Offer]:
     """Folders of runs, the newest first: those under ``runs``, and those under the folder being typed."""
     places = dict.fromkeys([RUNS, *([folder_of(incomplete)] if folder_of(incomplete) else [])])
-    found = [record.parent for place in places for record in Path(place).glob(f"*/{RECORD_FILE}")]
+    found = [folder for place in places for folder in Path(place).glob("*") if is_run_folder(folder)]
     for folder in sorted(dict.fromkeys(found), key=lambda folder: folder.stat().st_mtime, reverse=True):
         yield str(folder), ""
+
+
+def checkpoint_steps(run: str) -> Iterator[Offer]:
+    """Rollouts after which a run has a whole checkpoint, the last first."""
+    from miles.errors import CheckpointError
+    from miles.tracking.past_runs import saved_steps
+
+    try:
+        found = [saved for saved in saved_steps(Path(run)) if saved.is_whole]
+    except CheckpointError:  # no run: nothing to offer
+        return
+    for saved in reversed(found):
+        yield str(saved.step), "latest" if saved.is_latest else ""
+
+
+def failed_steps(incomplete: str) -> Iterator[Offer]:
+    """What runs have kept of steps that failed, the last step first."""
+    for run, _ in run_folders(incomplete):
+        for folder in sorted(Path(run).glob(FAILED), reverse=True):
+            yield str(folder), ""
 
 
 def checkpoints(incomplete: str) -> Iterator[Offer]:

@@ -1,9 +1,9 @@
 """What a run has shown so far, kept as numbers; screens draw it."""
 
-import re
 from collections import deque
 from dataclasses import dataclass, field
 
+from miles.tracking.metrics_file import evals_in
 from miles.types import Metrics
 
 REWARD = "rollout/raw_reward"
@@ -12,7 +12,6 @@ MAX_STALENESS = "rollout/staleness/max"
 QUEUE = "rollout/fully_async/queue_size"
 TOKENS = "perf/tokens_per_second"
 TIMES = {"perf/step_time": "step", "perf/rollout_time": "rollout", "perf/train_time": "train", "perf/train_wait_time": "wait"}
-EVAL = re.compile(r"eval/(?!weight_version$)([^/]+)")
 BLOCKS = "▁▂▃▄▅▆▇█"
 RECENT = 20  # steps over which speed is taken
 HISTORY = 400
@@ -59,11 +58,6 @@ class RunProgress:
         if last <= first or end <= begin:
             return None
         return (self.total - last) * (end - begin) / (last - first)
-
-
-def evals_in(row: Metrics) -> Metrics:
-    """Evaluation results of a row, by data set."""
-    return {match[1]: value for key, value in row.items() if (match := EVAL.fullmatch(key))}
 
 
 def sparkline(values: list[float], width: int) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from miles_cli.invocation import SimulateCommand
-from miles_cli.source_options import ConfigFiles, HelpAll, Preset
+from miles_cli.source_options import ConfigFiles, HelpAll, Preset, run_words
 
 PANEL = "Simulation"
 HELP = """Simulate the three schedules on a virtual clock: the real producer, buffer, pacing and loops, with simulated
@@ -21,7 +21,12 @@ def _option(flag: str, metavar: str | None, help: str, **more: Any) -> Any:
 
 Trace = Annotated[
     Path | None,
-    _option("--trace", "RUN", "Run folder of a `miles train` run: its answers' lengths and its times are taken."),
+    _option(
+        "--trace",
+        "RUN",
+        "Run folder of a `miles train` run: its answers' lengths and its times are taken.",
+        autocompletion=run_words,
+    ),
 ]
 Lengths = Annotated[
     str | None,

@@ -1,5 +1,6 @@
 """The options that are about sources and output, beside the options of a run; shared by the commands that take them."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,27 @@ def configuration_words(incomplete: str) -> list[tuple[str, str]]:
     from miles_cli.offers import configurations
 
     return list(configurations(incomplete))
+
+
+def run_words(incomplete: str) -> list[tuple[str, str]]:
+    """Run folders, for completion."""
+    from miles_cli.offers import run_folders
+
+    return list(run_folders(incomplete))
+
+
+def step_words(ctx: typer.Context) -> list[tuple[str, str]]:
+    """Checkpoints of the run that stands before the cursor, for completion."""
+    from miles_cli.offers import checkpoint_steps
+
+    return list(checkpoint_steps(ctx.args[0])) if ctx.args else []
+
+
+def failed_step_words(incomplete: str) -> list[tuple[str, str]]:
+    """Steps that runs have kept because they failed, for completion."""
+    from miles_cli.offers import failed_steps
+
+    return list(failed_steps(incomplete))
 
 
 def command_words() -> list[tuple[str, str]]:
@@ -155,3 +177,4 @@ CommandArgument = Annotated[
     str | None,
     typer.Argument(metavar="COMMAND", help="train or train-async.", autocompletion=command_words),
 ]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=run_words)]

@@ -39,7 +39,7 @@ def next_lines(summary: RunSummary, resolution: Resolution) -> list[str]:
     config = shlex.quote(near(summary.run_dir / "config.toml"))
     command = f"miles {resolution.command}"
     offers: list[tuple[str, str]] = []
-    if summary.exit_code and summary.checkpoint and resolution.command == "train":
+    if summary.exit_code and summary.checkpoint:
         offers.append(("go on where it stopped", f"{command} --config {config} --run-dir {run_dir}"))
     if summary.exit_code == 0:
         preset = preset_of(resolution)
@@ -51,6 +51,7 @@ def next_lines(summary: RunSummary, resolution: Resolution) -> list[str]:
                 f"{command} --config {config} --rollout-seed {resolution.config.sampling.rollout_seed + 1}",
             )
         )
+    offers.append(("how it stands", f"miles runs show {run_dir}"))
     offers.append(("what it ran with", f"miles config show {run_dir}"))
     return ["next:", *(line for purpose, text in offers for line in (f"  # {purpose}", f"  {text}"))]
 

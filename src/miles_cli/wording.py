@@ -35,6 +35,13 @@ def shown_value(row: Row) -> str:
     return '""' if row.chain or row.derived else "(needed)"
 
 
+def rough(seconds: float) -> str:
+    """``8 s``, ``5 min``, ``3 h``, ``12 days``."""
+    units = ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"))
+    size, unit = next(((size, unit) for size, unit in units if seconds >= 2 * size), units[-1])
+    return f"{max(0, int(seconds // size))} {unit}"
+
+
 def duration(seconds: float) -> str:
     """``8 s``, ``1:42``, ``2:03:04``."""
     if not math.isfinite(seconds):

@@ -103,9 +103,14 @@ def work(tmp_path, monkeypatch):
     """A folder with two runs, one of them with checkpoints, and some code."""
     for name in ("one", "two"):
         (tmp_path / "runs" / name / "checkpoints" / "rollout-000009").mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.json").write_text("{}")
+        for file in ("config.json", "config.toml"):
+            (tmp_path / "runs" / name / file).write_text("{}" if file == "config.json" else "")
     (tmp_path / "runs" / "two" / "checkpoints" / "rollout-000019").mkdir()
+    for number in ("000009", "000019"):
+        (tmp_path / "runs" / "two" / "checkpoints" / f"rollout-{number}" / "state.json").write_text("{}")
+    (tmp_path / "runs" / "two" / "failed" / "rollout-3").mkdir(parents=True)
     (tmp_path / "runs" / "no-run").mkdir()
+    (tmp_path / "runs" / "no-run" / "config.json").write_text("{}")  # a model has one, too
     os.utime(tmp_path / "runs" / "one", (1, 1))
     (tmp_path / "my_code.py").write_text('"""Mine."""\nraise SystemExit("imported")\n')
     (tmp_path / "rewards").mkdir()
@@ -124,6 +129,19 @@ def work(tmp_path, monkeypatch):
         ("train --run-dir", "", ["runs/two", "runs/one"]),
         ("train --run-dir", "elsewhere", [":folder"]),
         ("train", "--run-dir=runs/o", ["--run-dir=runs/one"]),
+        ("runs show", "", ["runs/two", "runs/one"]),
+        ("runs list", "", [":folder"]),
+        ("export", "runs/t", ["runs/two"]),
+        ("export", "elsewhere", [":folder"]),
+        ("export runs/two", "", [":folder"]),
+        ("export runs/two out", "", []),
+        ("export runs/two --step", "", ["20", "10"]),
+        ("export runs/two out --step", "1", ["10"]),
+        ("export runs/one --step", "", []),
+        ("export gone --step", "", []),
+        ("export --step", "", []),
+        ("replay", "", ["runs/two/failed/rollout-3"]),
+        ("simulate --trace", "", ["runs/two", "runs/one"]),
         (
             "train --load",
             "runs/t",

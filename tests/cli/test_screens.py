@@ -12,7 +12,7 @@ from miles.config.sources import Origin, OriginKind
 from miles.errors import ConfigError, EngineError, Problem
 from miles_cli.problems import plain_problems, print_error
 from miles_cli.render import by_panel, is_default, plain_rows, print_rows
-from miles_cli.wording import duration, shown_value
+from miles_cli.wording import duration, rough, shown_value
 
 pytestmark = pytest.mark.unit
 LETTERS = st.text("abcdefgh/_.:0123456789", min_size=1, max_size=150)
@@ -127,3 +127,10 @@ def test_another_error_is_one_sentence_and_its_brackets_are_no_markup() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (60, "1:00"), (3661, "1:01:01"), (float("inf"), "?")])
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (10**6, "11 days")]
+)
+def test_rough_times(seconds: float, text: str) -> None:
+    assert rough(seconds) == text

@@ -29,6 +29,8 @@ CASES = [
     ("miles config explain --lr-d", "miles config explain --lr-decay-style"),
     ("miles config explain MILES_LR_D", "miles config explain MILES_LR_DECAY_STYLE"),
     ("miles config show run", "miles config show runs/one"),
+    ("miles runs show run", "miles runs show runs/one"),
+    ("miles export runs/one --step 1", "miles export runs/one --step 150"),
     ("miles train --custom-rm-path mi", "miles train --custom-rm-path mine:"),
     ("miles train --custom-rm-path mine:ex", "miles train --custom-rm-path mine:exact"),
     ("miles train --custom-rm-path=mine:ex", "miles train --custom-rm-path=mine:exact"),
@@ -49,7 +51,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("only.toml", "only.txt", "data.jsonl", "data.txt"):
         (work / name).touch()
     (work / "runs" / "one").mkdir(parents=True)
-    (work / "runs" / "one" / "config.json").touch()
+    for name in ("config.json", "config.toml"):
+        (work / "runs" / "one" / name).touch()
+    saved = work / "runs" / "one" / "checkpoints" / "rollout-000149"
+    saved.mkdir(parents=True)
+    (saved / "state.json").touch()
     (work / "mine.py").write_text("def exact(): ...\ndef other(): ...\n")
     monkeypatch.chdir(work)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):

@@ -122,5 +122,5 @@ def _writes(resolution: Resolution) -> Iterator[str]:
     config = resolution.config
     folder = config.run.run_dir
     yield f"run folder: {folder or 'a new one under runs'}" + (", resumed if it holds a run" if folder else "")
-    yield "in it: config.toml, config.json, metrics.jsonl, trace.json, logs"
+    yield "in it: config.toml, config.json, metrics.jsonl, trace.json, last_start.json, logs"
     yield f"checkpoints: {config.model.save or 'checkpoints in the run folder'}"

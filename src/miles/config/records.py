@@ -51,7 +51,7 @@ def record_text(resolution: Resolution) -> str:
 
 def is_run_folder(path: Path) -> bool:
     """Whether a run has recorded its configuration there."""
-    return (path / RECORD_FILE).is_file()
+    return (path / RECORD_FILE).is_file() and (path / "config.toml").is_file()
 
 
 def read_record(folder: Path) -> Record:

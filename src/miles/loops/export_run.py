@@ -1,13 +1,12 @@
 """An HF folder out of a run: the weights of one checkpoint, whole and unharmed, for transformers, SGLang or another run."""
 
 import shutil
-import tomllib
 from pathlib import Path
 
-from miles.config.changes import flat
 from miles.errors import CheckpointError
 from miles.policy.checkpoint import HF, damage_of
 from miles.policy.folders import written_aside
+from miles.tracking.past_runs import checkpoints_of
 from miles.tracking.run_folder import RunFolder
 
 
@@ -51,16 +50,3 @@ def find_checkpoint(run: Path, step: int | None) -> Path:
     )
     wanted = "no newest checkpoint" if step is None else f"no checkpoint after {step} rollouts"
     raise CheckpointError(f"{run} has {wanted}: {known}.")
-
-
-def checkpoints_of(run: Path) -> Path:
-    """Where the run keeps its checkpoints.
-
-    Raises:
-        CheckpointError: the folder holds no run.
-    """
-    try:
-        saved = flat((run / "config.toml").read_text()).get("save")
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise CheckpointError(f"{run} holds no run that can be read: {error}. Give a run folder, such as runs/…") from error
-    return Path(saved).absolute() if saved else run.absolute() / "checkpoints"

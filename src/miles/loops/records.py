@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from miles.loops.parts import Policy
 from miles.rollout.group_file import write_groups
-from miles.tracking.metrics_file import MetricsFile
+from miles.tracking.metrics_file import MetricsFile, evals_in
 from miles.tracking.reporter import Reporter
 from miles.tracking.run_folder import GROUPS_FILE, RunFolder, RunState, write_state
 from miles.types import Group, Metrics
@@ -38,17 +38,11 @@ class RunJournal:
     def write(self, row: Metrics, rollouts_done: int) -> None:
         """One line of metrics.jsonl."""
         self.metrics.write(row)
-        results = {name: value for key, value in row.items() if (name := eval_name(key))}
+        results = evals_in(row)
         self.first_eval = self.first_eval or results
         self.last_eval = results or self.last_eval
         self.last_eval_row = dict(row) if results else self.last_eval_row
         self.reporter.progress(row, rollouts_done, self.total)
-
-
-def eval_name(key: str) -> str:
-    """``reverse`` for ``eval/reverse``; empty for any other key."""
-    parts = key.split("/")
-    return parts[1] if len(parts) == 2 and parts[0] == "eval" and parts[1] != "weight_version" else ""
 
 
 @dataclass(frozen=True, slots=True)

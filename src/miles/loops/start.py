@@ -33,6 +33,7 @@ from miles.placement.cluster import Cluster, open_cluster
 from miles.placement.logs import stray_output_to
 from miles.placement.map import seats
 from miles.rollout.build import RolloutSide, build_rollout, eval_generator
+from miles.tracking.last_start import note_end, note_start
 from miles.tracking.metrics_file import MetricsFile, last_evaluated
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
@@ -91,17 +92,19 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
 
 def told_how_it_ends(attempt: Attempt, began: float) -> int:
     """The run; its summary is given however it ends, so that the user learns where its folder is."""
-    exit_code = 1
+    exit_code, reason = 1, ""
+    last_start = note_start(attempt.folder.path)
     try:
         with stray_output_to(attempt.folder.logs / "driver.log"):
             exit_code = on_cluster(attempt)
-    except MilesError as error:
-        exit_code = error.exit_code
+    except Exception as error:
+        exit_code, reason = getattr(error, "exit_code", 1), str(error) or type(error).__name__
         raise
     finally:
         attempt.trace.close()
-        if attempt.trace.problem:
-            attempt.reporter.note(attempt.trace.problem)
+        problems = (attempt.trace.problem, note_end(attempt.folder.path, last_start, exit_code, reason))
+        for problem in filter(None, problems):
+            attempt.reporter.note(problem)
         attempt.reporter.finished(summary_of(attempt, exit_code, attempt.clock.now() - began))
     return exit_code
 

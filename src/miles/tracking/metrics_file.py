@@ -4,6 +4,7 @@ A resumed run moves the rows after its checkpoint to a side file, so that no ste
 """
 
 import math
+import re
 from pathlib import Path
 from types import TracebackType
 
@@ -14,6 +15,7 @@ from miles.types import Metrics
 
 FILE_NAME = "metrics.jsonl"
 BEFORE_ALL = -2
+_EVAL = re.compile(r"eval/(?!weight_version$)([^/]+)")
 
 
 class MetricsFile:
@@ -93,6 +95,11 @@ def set_aside_rows_after(run_dir: Path, last_rollout_id: int) -> int:
     aside.write_bytes(b"".join(kept))
     aside.replace(path)
     return len(later)
+
+
+def evals_in(row: Metrics) -> Metrics:
+    """Evaluation results of a row, by data set: ``reverse`` for ``eval/reverse``."""
+    return {match[1]: value for key, value in row.items() if (match := _EVAL.fullmatch(key))}
 
 
 def last_evaluated(run_dir: Path) -> int:
