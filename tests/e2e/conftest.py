@@ -118,6 +118,14 @@ class RunningMiles:
             time.sleep(0.02)
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
+    def wait_for_words(self, words: str) -> None:
+        """Return when it has printed them; remembers the processes alive at that moment."""
+        deadline = time.monotonic() + RUN_SECONDS
+        while words not in self.output:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.output[-3000:]
+            time.sleep(0.02)
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
     def child(self, word: str) -> psutil.Process:
         """The process whose command line or name holds ``word``."""
         return next(process for process in self.family if word in process.name() + " ".join(process.cmdline()))

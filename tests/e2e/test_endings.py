@@ -50,6 +50,19 @@ def test_a_killed_process_is_named_within_seconds(start_miles: Start, victim: st
     assert "Traceback" not in run.output
 
 
+@pytest.mark.parametrize("schedule", [("train",), ("train-async",), ("train-async", "--fully-async")], ids=" ".join)
+def test_a_policy_killed_while_the_engines_work_ends_the_run(start_miles: Start, schedule: tuple[str, ...]) -> None:
+    """No rollout ever ends here, so that nothing calls the policy."""
+    never = ("--custom-rm-path", "tests.e2e.rewards:never", "--reward-timeout-seconds", "600")
+    run = start_miles(*schedule, "--preset", "reverse", "--skip-eval-before-train", *never)
+    run.wait_for_words("training")
+    run.child("PolicyWorker").kill()
+    assert run.process.wait(20) == 1, run.output[-3000:]
+    assert "the policy's process ended while the run went on" in run.output
+    assert run.survivors() == []
+    assert "Traceback" not in run.output
+
+
 def test_a_killed_driver_leaves_no_process_behind(start_miles: Start) -> None:
     run = start_miles(*FULLY_ASYNC)
     run.wait_for_rows(2)

@@ -137,6 +137,17 @@ async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path, monkeyp
         await client.info()
 
 
+async def test_the_watch_ends_with_the_first_process_that_ends(worker, monkeypatch):
+    monkeypatch.setattr("miles.policy.client.WATCH_SECONDS", 0.001)
+    monkeypatch.setattr("miles.policy.client.OWN_WORDS_SECONDS", 0.01)
+    watch = asyncio.create_task(PolicyClient([Handle(worker)]).watch())
+    await asyncio.wait([watch], timeout=0.05)
+    assert not watch.done()
+    watch.cancel()
+    with pytest.raises(PolicyError, match="rank 1 of the policy's process ended while the run went on"):
+        await asyncio.wait_for(PolicyClient([Handle(worker), Dead(None)]).watch(), 5)
+
+
 async def test_a_model_that_cannot_be_loaded_is_said_by_info(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     client = PolicyClient([Handle(PolicyWorker(config(tmp_path), derived(4)))])

@@ -57,6 +57,7 @@ async def processes(
             fleet = EngineFleet([engine.client for engine in engines], recovers=config.engine.engine_max_restarts > 0)
             supervisor = Supervisor(fleet, starter, limits_of(config.engine), say)
             deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
+        deaths.append(asyncio.create_task(policy.watch(), name="watch the policy"))
         try:
             yield Processes(policy, fleet, deaths)
         finally:

@@ -91,6 +91,9 @@ class PolicyWorker:
 
         load_checkpoint(self._trainer, folder)
 
+    def alive(self) -> None:
+        """Answers once the calls before it are done."""
+
     def info(self) -> Metrics:
         """Parameters trained, optimiser steps taken, process id, and whether rows share prompts (1 or 0)."""
         model = self._trainer.model

@@ -19,6 +19,7 @@ from miles.types import Metrics, Rollout, StepReport
 
 T = TypeVar("T")
 OWN_WORDS_SECONDS = 5.0
+WATCH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,16 @@ class PolicyClient:
         await _answers("starting", self._started)
         info: Metrics = await self._all("starting", "info")
         return info
+
+    async def watch(self) -> None:
+        """For as long as every rank's process lives, also while nobody calls it; a rank at work answers after that.
+
+        Raises:
+            PolicyError: one has ended.
+        """
+        while True:
+            await _answers("the run went on", [actor.alive.remote() for actor in self.actors])
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _all(self, doing: str, method: str, *arguments: Any) -> Any:
         """Call all ranks; rank 0's answer."""
