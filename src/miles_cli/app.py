@@ -19,7 +19,7 @@ from miles_cli.config_app import config_app
 from miles_cli.invocation import PlainCommand, RootGroup, TrainAsyncCommand, TrainCommand
 from miles_cli.runs_app import runs_app
 from miles_cli.simulate_app import add_simulate
-from miles_cli.source_options import AsJson, ConfigFiles, DryRun, HelpAll, Preset, Run, failed_step_words, step_words
+from miles_cli.source_options import AsJson, ConfigFiles, DryRun, GpuMemory, HelpAll, Preset, Run, failed_step_words, step_words
 
 HELP = "Reinforcement-learning post-training for language models, from a laptop CPU to a Ray cluster of GPUs."
 TRAIN = """Train, one thing after another: the policy waits for rollout k, the engines wait for step k. Staleness 0.
@@ -85,12 +85,14 @@ def train(
     config: ConfigFiles = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    gpu_memory_gib: GpuMemory = None,
     help_all: HelpAll = False,
 ) -> None:
     """Run ``miles train``."""
-    from miles_cli.training import train_command
+    from miles_cli.training import Asked, train_command
 
-    raise typer.Exit(train_command("train", ctx.obj, preset, config, dry_run=dry_run, as_json=as_json))
+    asked = Asked(dry_run, as_json, gpu_memory_gib)
+    raise typer.Exit(train_command("train", ctx.obj, preset, config, asked))
 
 
 @app.command("train-async", cls=TrainAsyncCommand, help=TRAIN_ASYNC, short_help="Train while the next answers are sampled.")
@@ -100,12 +102,14 @@ def train_async(
     config: ConfigFiles = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    gpu_memory_gib: GpuMemory = None,
     help_all: HelpAll = False,
 ) -> None:
     """Run ``miles train-async``."""
-    from miles_cli.training import train_command
+    from miles_cli.training import Asked, train_command
 
-    raise typer.Exit(train_command("train-async", ctx.obj, preset, config, dry_run=dry_run, as_json=as_json))
+    asked = Asked(dry_run, as_json, gpu_memory_gib)
+    raise typer.Exit(train_command("train-async", ctx.obj, preset, config, asked))
 
 
 @app.command("doctor", cls=PlainCommand, short_help="Whether a run could start on this machine.")

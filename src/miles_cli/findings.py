@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from miles.config.devices import Gpu
+
 State = Literal["ok", "warning", "problem"]
 GIB = 2**30
 LEAST_FILES, GOOD_FILES = 1024, 4096
@@ -27,15 +29,6 @@ class Finding:
     name: str
     text: str
     remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One NVIDIA device; memory in bytes."""
-
-    name: str
-    total: int
-    free: int
 
 
 def judge_package(name: str, wanted: str, found: str | None, *, fits: bool) -> Finding:

@@ -5,16 +5,14 @@ import platform
 import resource
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from miles.config.facts import has_nvidia_driver
+from miles.config.devices import find_gpus
 from miles.config.server_arguments import argument_list
 from miles_cli.findings import (
     Finding,
-    Gpu,
     judge_disk,
     judge_gpus,
     judge_memory,
@@ -29,7 +27,6 @@ from miles_cli.findings import (
 MAIN_PACKAGES = frozenset({"torch", "ray", "transformers"})
 FOR_SGLANG = {"sglang": "sglang", "sglang-router": "router"}  # package → whose arguments are known
 SHARED_MEMORY = Path("/dev/shm")
-QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
 TIMEOUT_SECONDS = 10.0
 
 
@@ -39,7 +36,7 @@ def look(run_dir: Path, ray_address: str | None) -> Iterator[Finding]:
 
     yield Finding("ok", "Python", platform.python_version())
     yield from packages()
-    gpus = find_gpus()
+    gpus = find_gpus(os.environ)
     for name, server in FOR_SGLANG.items():
         yield judge_optional(name, version_of(name), argument_list(server).version, has_gpu=bool(gpus))
     yield from judge_gpus(gpus, version_of("torch"))
@@ -73,18 +70,6 @@ def version_of(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return None
-
-
-def find_gpus() -> list[Gpu] | None:
-    """The NVIDIA devices; none without a driver, None if the driver does not answer."""
-    if not has_nvidia_driver(os.environ):
-        return []
-    try:
-        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
-        rows = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.strip()]
-        return [Gpu(name.strip(), int(total) * 2**20, int(free) * 2**20) for name, total, free in rows]
-    except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 

@@ -60,5 +60,11 @@ def _print_panel(console: "Console", problems: Sequence[Problem], text: str, not
 
 def _sentence(error: Exception) -> str:
     """The error's own words; where a command line could not be read, also where to look."""
-    context = getattr(error, "ctx", None)
-    return f"{error} See `{context.command_path} --help`." if context is not None else str(error)
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None:
+        return str(error)
+    text = str(error).rstrip(".")
+    if param is not None:  # the parser names no option for a value of the wrong type, and no argument as help does
+        name = param.opts[0] if param.param_type_name == "option" else param.metavar
+        text = f"{name} is missing" if text.startswith("Missing") else f"{name}: {text.replace('Input should', 'must')}"
+    return f"{text}{'' if text.endswith('?') else '.'} See `{context.command_path} --help`."

@@ -115,6 +115,16 @@ AsJson = Annotated[
     bool,
     typer.Option("--json", help="With --dry-run: configuration and plan as one JSON object.", rich_help_panel=THIS_COMMAND_PANEL),
 ]
+GpuMemory = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-memory-gib",
+        metavar="NUMBER",
+        min=1.0,
+        help="With --dry-run: plan for GPUs of this size, for a machine elsewhere; by default what nvidia-smi says of this one.",
+        rich_help_panel=THIS_COMMAND_PANEL,
+    ),
+]
 HelpAll = Annotated[
     bool,
     typer.Option(

@@ -1,9 +1,13 @@
 """``miles train`` and ``miles train-async``: resolve, print, and either stop there (``--dry-run``) or run."""
 
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from miles.config.devices import find_gpus, host_memory
+from miles.config.fit import Machine, machine_of
 from miles.config.resolution import Resolution
+from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 from miles_cli.invocation import Typed
 from miles_cli.showing import say, sources_of, standing_lines
@@ -12,9 +16,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def train_command(
-    command: str, typed: Typed, preset: str | None, config: list[str] | None, *, dry_run: bool, as_json: bool = False
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed beside the options of a run."""
+
+    dry_run: bool = False
+    as_json: bool = False
+    gpu_memory_gib: float | None = None
+
+
+def train_command(command: str, typed: Typed, preset: str | None, config: list[str] | None, asked: Asked) -> int:
     """Run a command; the process's exit code.
 
     Raises:
@@ -25,18 +36,17 @@ def train_command(
 
     from miles.config.resolve import resolve
 
-    if as_json and not dry_run:
-        raise ConfigError([Problem("json", "", "--json", "counts only with --dry-run", "Pass --dry-run, or leave --json out")])
-    sources = sources_of(typed, preset, config)
+    _refuse_without_dry_run(asked)
+    sources = replace(sources_of(typed, preset, config), gpu_memory_gib=asked.gpu_memory_gib)
     resolution = resolve(command, sources, code_too=True)
-    if as_json:
-        _print_data(resolution)
+    if asked.as_json:
+        _print_data(resolution, machine_here(sources))
         return 0
     console = Console(file=sys.stdout, highlight=False, emoji=False)  # its own stream: a run redirects what libraries print
     say(console, standing_lines(sources))
-    _print_configuration(resolution, console, brief=console.is_terminal and not dry_run)
-    if dry_run:
-        _print_plan(resolution, console)
+    _print_configuration(resolution, console, brief=console.is_terminal and not asked.dry_run)
+    if asked.dry_run:
+        _print_plan(resolution, machine_here(sources), console)
         return 0
     return _run(resolution, console)
 
@@ -55,17 +65,21 @@ def _print_configuration(resolution: Resolution, console: "Console", *, brief: b
     print_rows(rows, console, as_table=console.is_terminal, title=title, footer=footer)
 
 
-def _print_plan(resolution: Resolution, console: "Console") -> None:
+def _print_plan(resolution: Resolution, machine: Machine, console: "Console") -> None:
     from miles.config.plan import make_plan
     from miles.loops.resume import look_ahead
 
-    lines = make_plan(resolution).lines()
+    plan = make_plan(resolution, machine)
+    lines = plan.lines()
     if resumed := look_ahead(resolution):
         lines = (*lines, "resume", *(f"  {line}" for line in resumed))
-    console.print("\n".join(["", "plan", *lines, "", "dry run: nothing was started"]), markup=False, soft_wrap=True)
+    console.print("\n".join(["", "plan", *lines, ""]), markup=False, soft_wrap=True)
+    for warning in plan.warnings:
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True, style="yellow")
+    console.print("dry run: nothing was started", markup=False, soft_wrap=True)
 
 
-def _print_data(resolution: Resolution) -> None:
+def _print_data(resolution: Resolution, machine: Machine) -> None:
     import json
 
     from miles.config.plan import make_plan
@@ -73,8 +87,25 @@ def _print_data(resolution: Resolution) -> None:
     from miles.loops.resume import look_ahead
 
     configuration = to_data(resolution.command, resolution.derived, resolution.rows, resolution.warnings)
-    content = {"configuration": configuration, "plan": make_plan(resolution).data(), "resume": look_ahead(resolution)}
+    content = {"configuration": configuration, "plan": make_plan(resolution, machine).data(), "resume": look_ahead(resolution)}
     sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def machine_here(sources: Sources) -> Machine:
+    """What a plan is held against: this machine, or GPUs as the user states them."""
+    gpus = find_gpus(sources.environ) if sources.gpu_memory_gib is None else None
+    return machine_of(gpus, host_memory(), sources.gpu_memory_gib)
+
+
+def _refuse_without_dry_run(asked: Asked) -> None:
+    given = {"--json": asked.as_json, "--gpu-memory-gib": asked.gpu_memory_gib is not None}
+    problems = [
+        Problem(flag.removeprefix("--"), "", flag, "counts only with --dry-run", f"Pass --dry-run, or leave {flag} out")
+        for flag, is_given in given.items()
+        if is_given
+    ]
+    if problems and not asked.dry_run:
+        raise ConfigError(problems)
 
 
 def _run(resolution: Resolution, console: "Console") -> int:

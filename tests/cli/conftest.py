@@ -25,7 +25,7 @@ def typist(monkeypatch: pytest.MonkeyPatch) -> Typist:
 
     seen: list[Any] = []
 
-    def catch(command: str, typed: Any, preset: Any, config: Any, *, dry_run: bool, as_json: bool) -> int:
+    def catch(command: str, typed: Any, preset: Any, config: Any, asked: Any) -> int:
         seen.append(typed.flags)
         return 0
 

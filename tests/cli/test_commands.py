@@ -170,3 +170,27 @@ def test_the_reference_pages_are_up_to_date() -> None:
 
     for path, text in PAGES.items():
         assert path.read_text() == text(), f"{path}: run python -m miles_cli.references"
+
+
+def test_an_unknown_flag_without_a_value_is_no_option_that_is_merely_missing() -> None:
+    result = CliRunner().invoke(app, ["config", "show", "train", "--preset", "reverse", "--nope"])
+    assert result.exit_code == 2
+    assert "--nope (command line): there is no such option" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("simulate --steps abc", "--steps: must be a valid integer"),
+        ("simulate --engines 0", "--engines: must be greater than or equal to 1"),
+        ("export", "RUN is missing"),
+        ("config diff reverse", "B is missing"),
+        ("config explain", "KEY is missing"),
+        ("runs list a b", "unexpected extra argument"),
+    ],
+)
+def test_what_the_parser_refuses_names_the_option_or_argument(line: str, said: str) -> None:
+    result = CliRunner().invoke(app, line.split(), prog_name="miles")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "See `miles " in result.stderr

@@ -40,12 +40,16 @@ def test_all_options_of_the_command_are_offered(command: str) -> None:
         "--preset",
         "--config",
         "--dry-run",
+        "--gpu-memory-gib",
         "--json",
         "--help-all",
         "--help",
     }
     assert set(tab(command, "--")) == own
-    assert set(tab(f"config show {command}", "--")) == own - {"--dry-run", "--json"} | {"--format", "--changed"}
+    assert set(tab(f"config show {command}", "--")) == own - {"--dry-run", "--json", "--gpu-memory-gib"} | {
+        "--format",
+        "--changed",
+    }
 
 
 @pytest.mark.parametrize("option", [option for option in all_options() if option.choices], ids=lambda option: option.name)

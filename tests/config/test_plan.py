@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from miles.config.fit import Machine
+from miles.config.memory import GIB
 from miles.config.plan import make_plan
 from miles.config.presets import PRESETS
 from miles.config.resolve import resolve
@@ -19,11 +21,12 @@ from miles.loops.parts import Cadence
 from tests.config.support import VARIANTS
 
 pytestmark = pytest.mark.unit
+MACHINE = Machine(64 * GIB)
 
 
 def plan_of(bench, variant, **flags):
     command, selectors = VARIANTS[variant]
-    return make_plan(bench.resolve(command, selectors | flags))
+    return make_plan(bench.resolve(command, selectors | flags), MACHINE)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_everyone_has_a_seat(bench):
 def test_engines_of_others_are_named_and_take_no_memory_here():
     folder = str(PRESETS / "reverse")
     sources = Sources({"rollout_external_engine_addrs": FlagValue(("10.0.0.1:30000",), "x")}, preset="reverse", cwd=Path(folder))
-    plan = make_plan(resolve("train", sources))
+    plan = make_plan(resolve("train", sources), MACHINE)
     assert plan.sections()[1].lines == ("node 0  [CPU rank 0]", "external engine 10.0.0.1:30000")
     assert plan.data()["external_engines"] == ["10.0.0.1:30000"]
     assert not any("engine device" in line for line in plan.lines())
@@ -169,9 +172,11 @@ import sys
 from miles.config.resolve import resolve
 from miles.config.plan import make_plan
 from miles.config.toml_out import config_toml
+from miles.config.devices import find_gpus, host_memory
+from miles.config.fit import machine_of
 from miles.config.sources import FlagValue, Sources
 resolution = resolve("train-async", Sources({"fully_async": FlagValue(True, "--fully-async")}, preset="reverse"))
-make_plan(resolution).lines(), config_toml(resolution)
+make_plan(resolution, machine_of(find_gpus({}), host_memory(), None)).lines(), config_toml(resolution)
 print([name for name in ("torch", "ray", "transformers", "sglang", "aiohttp", "rich", "typer") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -150,7 +150,7 @@ def test_flags_nobody_has_name_the_nearest(bench):
     flags = {**sources.flags, "lerning_rate": FlagValue("1", "--lerning-rate"), "fully": FlagValue(True, "--fully")}
     found = examine("train", type(sources)(flags, cwd=bench.folder))
     assert [str(problem) for problem in found.problems] == [
-        "--lerning-rate = 1: there is no such option. Did you mean --lr?",
-        "--fully: there is no such option. Did you mean --fully-async, an option of `miles train-async`?",
+        "--lerning-rate = 1 (command line): there is no such option. Did you mean --lr?",
+        "--fully (command line): there is no such option. Did you mean --fully-async, an option of `miles train-async`?",
     ]
     assert flag("lr", "1").text == "--lr"

@@ -77,7 +77,7 @@ def _functions(view: View, derived: Derived) -> Iterator[Line]:
 
 
 def _machine(view: View, derived: Derived) -> Iterator[Line]:
-    driver = "there is an NVIDIA driver" if derived.device == "cuda" else "no NVIDIA driver here"
+    driver = "there are GPUs" if derived.device == "cuda" else "no NVIDIA driver here"
     yield "device", derived.device, f"auto: {driver}"
     yield "engine", derived.engine, f"auto: {derived.engine} on {derived.device}"
 

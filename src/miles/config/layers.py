@@ -18,6 +18,7 @@ from miles.config.registry import SECTIONS, find_option, option_table, selector_
 from miles.config.sources import FileSource, FlagValue, Given, Origin, OriginKind, Sources
 from miles.errors import ConfigError, Problem
 
+COMMAND_LINE = "command line"  # origin of what is no option
 Chain = tuple[Given, ...]
 
 
@@ -136,7 +137,7 @@ def _read_flags(command: str, sources: Sources) -> tuple[Chain, list[Problem]]:
         option = find_option(name)
         if option is None:
             value = "" if isinstance(flag.value, bool) else shown_unknown(flag.text, flag.value)
-            problems.append(Problem(flag.text, value, "", *unknown_words(flag.text, command)))
+            problems.append(Problem(flag.text, value, COMMAND_LINE, *unknown_words(flag.text, command)))
         else:
             given += [_given_by_flag(option.name, one, sources.cwd) for one in (*flag.earlier, flag)]
     return tuple(given), problems

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from miles.config.fit import Fit, Machine, fits_of, warnings_of_fit
 from miles.config.memory import Memory, estimate
 from miles.config.options.rollout import FullyAsync
 from miles.config.resolution import Resolution
@@ -35,6 +36,8 @@ class Plan:
     external_engines: addresses of servers that are used instead.
     work, points: ``amounts`` in words.
     memory: None where the model does not tell its size.
+    fits: places of the run against the memory they have, as far as that is known.
+    warnings: what cannot be, by the estimate.
     """
 
     schedule: Lines
@@ -44,6 +47,8 @@ class Plan:
     work: Lines
     points: Lines
     memory: Memory | None
+    fits: tuple[Fit, ...]
+    warnings: Lines
     writes: Lines
     user_code: tuple[UserCode, ...]
 
@@ -55,7 +60,7 @@ class Plan:
             Section("placement", (*map_lines(self.seats), *(f"external engine {address}" for address in self.external_engines))),
             Section("work", self.work),
             Section("evaluation and checkpoints", self.points),
-            Section("memory", tuple(self.memory.lines()) if self.memory else (NO_ESTIMATE,)),
+            Section("memory", (*self.memory.lines(), *(fit.line() for fit in self.fits)) if self.memory else (NO_ESTIMATE,)),
             Section("written", self.writes),
             Section("your code", code or ("none: everything is built in",)),
         )
@@ -68,6 +73,8 @@ class Plan:
             "external_engines": list(self.external_engines),
             "work": self.amounts.data(),
             "memory_bytes": asdict(self.memory) if self.memory else None,
+            "fits": [asdict(fit) | {"is_enough": fit.is_enough} for fit in self.fits],
+            "warnings": list(self.warnings),
             "writes": list(self.writes),
             "user_code": [asdict(code) for code in self.user_code],
         }
@@ -77,13 +84,14 @@ class Plan:
         return tuple(text for part in self.sections() for text in (part.heading, *(f"  {line}" for line in part.lines)))
 
 
-def make_plan(resolution: Resolution) -> Plan:
-    """The plan of a configuration.
+def make_plan(resolution: Resolution, machine: Machine) -> Plan:
+    """The plan of a configuration on a machine.
 
     Raises:
         ConfigError: user code could not be imported or does not take what it is called with.
     """
-    work = work_of(resolution)
+    work, memory = work_of(resolution), estimate(resolution)
+    fits = fits_of(memory, resolution, machine) if memory else ()
     return Plan(
         schedule=tuple(_schedule(resolution)),
         seats=seats_of(resolution),
@@ -91,7 +99,9 @@ def make_plan(resolution: Resolution) -> Plan:
         amounts=work,
         work=tuple(work_lines(resolution, work)),
         points=tuple(point_lines(resolution, work)),
-        memory=estimate(resolution),
+        memory=memory,
+        fits=fits,
+        warnings=tuple(warnings_of_fit(fits, resolution, machine)),
         writes=tuple(_writes(resolution)),
         user_code=check_user_code(resolution),
     )

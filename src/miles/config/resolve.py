@@ -4,6 +4,7 @@ sources ──gather──► layers ──fit──► chains ──merge──
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from miles.config.checks import ARGUMENT_CHECKS, CHECKS, Check, run_checks, warnings_of
 from miles.config.commands import COMMANDS, AnyConfig
@@ -64,6 +65,8 @@ def examine(command: str, sources: Sources, *, paths_too: bool = True, code_too:
     warnings = [*layers.warnings, *fitting.warnings]
     if not problems:
         warnings += warnings_of(merged.view)
+        if sources.gpu_memory_gib is not None:
+            warnings.append(f"GPUs of {sources.gpu_memory_gib:g} GiB are taken for granted (--gpu-memory-gib), whatever is here")
     return Examination(command, config, derived, rows, tuple(warnings), _in_order(command, problems))
 
 
@@ -86,6 +89,8 @@ def _check(
     if "hf_checkpoint" not in view or "prompt_data" not in view:
         return found, None
     facts = read_facts(view["hf_checkpoint"], view["prompt_data"], sources.environ)
+    if sources.gpu_memory_gib is not None:
+        facts = replace(facts, has_cuda=True, has_sglang=True)
     run(checks_with(facts))
     return found, facts
 

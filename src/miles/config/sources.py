@@ -80,6 +80,7 @@ class Sources:
     flags: option name → value and flag as typed, in the order of the command line. May hold names that the command
         does not have or that nobody has; the resolver says where they belong.
     config_files: as given to ``--config``, in order; a later file wins.
+    gpu_memory_gib: plan for GPUs of this size, whatever the machine has.
     project_file: the ``miles.toml`` of the working directory, below the files that ``$MILES_CONFIG`` names and those.
     preset: name of a preset.
     environ: the environment; only ``MILES_…`` is read.
@@ -92,6 +93,7 @@ class Sources:
     environ: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = field(default_factory=Path.cwd)
     project_file: Path | None = None
+    gpu_memory_gib: float | None = None
 
     def file_sources(self) -> tuple["FileSource", ...]:
         """Every configuration file, the lowest first: project file, ``$MILES_CONFIG``, ``--config``."""

@@ -1,0 +1,158 @@
+"""Whether a plan fits: the estimate held against the memory of this machine's devices, or of those that a user states.
+
+estimate (memory.py) ──────────────needs──►┐
+nvidia-smi, host, --gpu-memory-gib ──has──►┴──► one Fit for each place, and where it is too small a warning with the ways out
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from miles.config.devices import Gpu
+from miles.config.memory import GIB, Memory, spell_bytes
+from miles.config.options.placement import Colocated
+from miles.config.registry import option_table
+from miles.config.resolution import Resolution
+
+TRAINED = ("weights", "gradients", "optimiser", "reference")  # stay between two steps
+MORE_RANKS = "actor_num_gpus_per_node"
+WAYS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(TRAINED, (MORE_RANKS, "optimizer_cpu_offload")),
+    "activations": ("gradient_checkpointing", "max_tokens_per_gpu", "dtype"),
+    "logits": ("vocab_chunk_size", "max_tokens_per_gpu"),
+    "engine weights": ("rollout_num_gpus_per_engine", "dtype"),
+    "KV cache": ("engine_max_running_requests", "rollout_max_context_len"),
+}
+NAMED_PARTS = 2  # the largest, whose options are named
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is to put a run on; memory in bytes.
+
+    gpu: of the smallest device; None where it is not known.
+    num_gpus: None likewise.
+    host: main memory.
+    gpu_source: who says so (``nvidia-smi``, ``--gpu-memory-gib``).
+    """
+
+    host: int
+    gpu: int | None = None
+    num_gpus: int | None = None
+    gpu_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One place of the run against what it has.
+
+    needed, has: bytes.
+    parts: what needs it.
+    """
+
+    place: str
+    needed: int
+    has: int
+    device: str
+    parts: Mapping[str, int]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it fits, as far as the estimate goes."""
+        return self.needed <= self.has
+
+    def line(self) -> str:
+        """``each trainer rank: 50.1 of 140.4 GiB of a GPU (nvidia-smi)``."""
+        verdict = "fits" if self.is_enough else "does not fit"
+        return f"{verdict}: {self.place}, {spell_bytes(self.needed)} of the {spell_bytes(self.has)} of {self.device}"
+
+
+def machine_of(gpus: Sequence[Gpu] | None, host: int, gpu_memory_gib: float | None) -> Machine:
+    """The machine as it is, or with GPUs of the size that the user states."""
+    if gpu_memory_gib is not None:
+        return Machine(host, int(gpu_memory_gib * GIB), None, "--gpu-memory-gib")
+    if not gpus:
+        return Machine(host)
+    return Machine(host, min(gpu.total for gpu in gpus), len(gpus), "nvidia-smi")
+
+
+def fits_of(memory: Memory, resolution: Resolution, machine: Machine) -> tuple[Fit, ...]:
+    """Every place whose memory is known against what it needs; empty on a cluster that is joined, whose machines are not."""
+    if resolution.config.cluster.ray_address is not None and machine.gpu_source != "--gpu-memory-gib":
+        return ()
+    if resolution.derived.device == "cpu":
+        return (_on_host(memory, resolution, machine),)
+    found = list(_on_gpus(memory, resolution, machine)) if machine.gpu is not None else []
+    if memory.host and machine.gpu_source != "--gpu-memory-gib":
+        ranks = resolution.config.placement.actor_num_gpus_per_node
+        parts = {part: size * ranks for part, size in memory.host.items()}
+        found.append(Fit("the trainer ranks of a node", sum(parts.values()), machine.host, "its main memory", parts))
+    return tuple(found)
+
+
+def warnings_of_fit(fits: Sequence[Fit], resolution: Resolution, machine: Machine) -> Iterator[str]:
+    """What cannot be, by the estimate, each with the options that lower it."""
+    for fit in fits:
+        if not fit.is_enough:
+            what = f"{fit.place}: about {spell_bytes(fit.needed)} are needed, and {fit.device} has {spell_bytes(fit.has)}"
+            ways = ", ".join(ways_to_lower(fit.parts, resolution))
+            yield f"{what}. Lower it with {ways}" if ways else what
+    needed = _gpus_of_a_node(resolution)
+    is_alone = resolution.derived.device == "cuda" and resolution.config.cluster.ray_address is None
+    if is_alone and machine.num_gpus is not None and needed > machine.num_gpus:
+        yield f"the run needs {needed} GPUs, and this machine has {machine.num_gpus}; it would not start here"
+
+
+def ways_to_lower(parts: Mapping[str, int], resolution: Resolution) -> Iterator[str]:
+    """Flags that make the largest parts smaller, those left out that are used already."""
+    largest = sorted(parts, key=lambda part: parts[part], reverse=True)[:NAMED_PARTS]
+    values = {
+        name: value for section in type(resolution.config).model_fields for name, value in getattr(resolution.config, section)
+    }
+    for name in dict.fromkeys(name for part in largest for name in WAYS[part]):
+        option = option_table()[name]
+        if name not in values or (option.shape.scalar is bool and values[name]):
+            continue
+        if name == "dtype" and values[name] == "bfloat16":
+            continue
+        if resolution.derived.device == "cpu" and name in (MORE_RANKS, "optimizer_cpu_offload", "rollout_num_gpus_per_engine"):
+            continue
+        if name == "engine_max_running_requests" and resolution.derived.engine != "embedded":
+            continue
+        yield f"{option.flag} bfloat16" if name == "dtype" else option.flag
+
+
+def _on_host(memory: Memory, resolution: Resolution, machine: Machine) -> Fit:
+    """Ranks and engines are processes of one machine."""
+    ranks, engines = resolution.derived.num_ranks, resolution.derived.num_engines
+    parts = {part: size * ranks for part, size in (*memory.policy.items(), *memory.host.items())}
+    parts |= {part: size * engines for part, size in memory.engine.items()}
+    return Fit(_processes(ranks, engines), sum(parts.values()), machine.host, "this machine", parts)
+
+
+def _processes(ranks: int, engines: int) -> str:
+    words = [f"{ranks} trainer rank{'s' if ranks > 1 else ''}"]
+    words += [f"{engines} engine{'s' if engines > 1 else ''}"] if engines else []
+    return " and ".join(words)
+
+
+def _on_gpus(memory: Memory, resolution: Resolution, machine: Machine) -> Iterator[Fit]:
+    has = machine.gpu or 0
+    device = f"a GPU ({machine.gpu_source})"
+    placement = resolution.config.placement
+    if not isinstance(placement, Colocated):
+        for place, parts in (("each trainer rank", memory.policy), ("each engine device", memory.engine)):
+            if parts:
+                yield Fit(place, sum(parts.values()), has, device, parts)
+        return
+    training = {**memory.policy, **({} if placement.offload_rollout else memory.engine)}
+    kept = {part: size for part, size in memory.policy.items() if part in TRAINED}
+    sampling = {**({} if placement.offload_train else kept), **memory.engine}
+    for place, parts in (("each device while it trains", training), ("each device while it samples", sampling)):
+        yield Fit(place, sum(parts.values()), has, device, parts)
+
+
+def _gpus_of_a_node(resolution: Resolution) -> int:
+    """GPUs that a run on this machine alone needs."""
+    placement = resolution.config.placement
+    own = resolution.derived.num_ranks
+    return own if isinstance(placement, Colocated) else own + placement.rollout_num_gpus
