@@ -49,9 +49,10 @@ class BookkeepingRunner:
             self.fails = False
             raise RuntimeError("out of memory")
 
-    def move(self, source: int, target: int) -> None:
-        self.slots[target] = self.slots[source]
-        self.slots[source] = []
+    def move(self, sources: list[int], targets: list[int]) -> None:
+        assert not {*sources} & {*targets}
+        for source, target in zip(sources, targets, strict=True):
+            self.slots[target], self.slots[source] = self.slots[source], []
 
     def clear(self, slots: slice) -> None:
         for slot in range(*slots.indices(NUM_SLOTS)):

@@ -31,7 +31,7 @@ def test_prefill_then_decode_is_plain_attention(lengths: list[int], seed: int) -
     count, longest = len(lengths), max(lengths)
     queries = torch.randn(count, KV_HEADS * GROUPS, longest, SIZE)
     keys, values = torch.randn(2, count, KV_HEADS, longest, SIZE).unbind()
-    cache.plan_prefill(slice(0, count))
+    cache.plan_prefill(torch.arange(count), torch.arange(count))
     out, _ = slot_attention(torch.nn.Module(), queries, *cache.update(keys, values, 0), None, scaling=SIZE**-0.5)
     for row, length in enumerate(lengths):
         expected = plain(queries[row, :, length - 1], keys[row, :, :length], values[row, :, :length])
@@ -49,7 +49,7 @@ def test_prefill_then_decode_is_plain_attention(lengths: list[int], seed: int) -
 
 def test_padding_rows_of_a_prefill_are_not_stored() -> None:
     cache = SlotCache(1, SLOTS, KV_HEADS, CONTEXT, SIZE)
-    cache.plan_prefill(slice(1, 3))
+    cache.plan_prefill(torch.tensor([1, 2]), torch.tensor([0, 1]))
     ones = torch.ones(4, KV_HEADS, 5, SIZE)
     cache.update(ones, ones, 0)
     cache.plan_decode(slice(0, SLOTS), torch.full((SLOTS,), CONTEXT - 1), CONTEXT - 1)

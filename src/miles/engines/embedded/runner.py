@@ -1,26 +1,22 @@
 """Forward passes and draws for the rows of the scheduler: prefill of joining rows, one decode step for all.
 
 Rows depend on the shapes of the matrices they are computed in. So in deterministic mode every shape is fixed: decode
-works on whole tiles of ``DECODE_TILE`` slots and the full context, prefill on a fixed number of rows whose length is
-the next power of two above the row's own.
+works on whole tiles of ``DECODE_TILE`` slots and the full context, prefill on the passes of ``prefill.fixed_passes``.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from miles.engines.embedded.model import LoadedModel
+from miles.engines.embedded.prefill import HeadPass, Joining, fixed_passes, head_passes, split, tail_passes, whole_steps
 from miles.engines.embedded.request import Generation
 from miles.engines.embedded.sampling import RowParams, sample
 
 DECODE_TILE = 32  # slots of one deterministic decode pass
-PREFILL_TOKENS = 8192  # most tokens, padding included, of one prefill pass
-FIXED_PREFILL_TOKENS = 512  # tokens of one deterministic prefill pass, if the row is not longer
-LENGTH_STEP = 16  # attention sees a multiple of so many positions; fewer distinct shapes
 
 
 class Runner(Protocol):
@@ -34,8 +30,8 @@ class Runner(Protocol):
         """The next (token, log-probability) of each of the first ``num_rows`` slots."""
         ...
 
-    def move(self, source: int, target: int) -> None:
-        """Slot ``source`` takes the place of slot ``target``."""
+    def move(self, sources: list[int], targets: list[int]) -> None:
+        """Slot ``sources[i]`` takes the place of slot ``targets[i]``; no slot is both."""
         ...
 
     def clear(self, slots: slice) -> None:
@@ -65,39 +61,55 @@ class TorchRunner:
 
     def prefill(self, generations: Sequence[Generation], first_slot: int) -> list[tuple[int, float]]:
         """See ``Runner``."""
-        drawn: list[tuple[int, float]] = []
-        for batch, rows, length in self._prefill_batches(generations):
-            first = first_slot + len(drawn)
-            drawn += self._prefill_batch(batch, slice(first, first + len(batch)), rows, length)
-        return drawn
+        slots = slice(first_slot, first_slot + len(generations))
+        logits = torch.empty(len(generations), self._model.vocab_size)
+        if self._deterministic:
+            for heads in fixed_passes(generations, self._context_len):
+                self._prefill_heads(heads, first_slot, logits)
+        else:
+            joining = split(generations)
+            for heads in head_passes(joining):
+                self._prefill_heads(heads, first_slot, logits)
+            for rows in tail_passes(joining):
+                self._prefill_tails([joining[row] for row in rows], torch.tensor(rows), first_slot, logits)
+        self._position[slots] = torch.tensor([generation.num_tokens for generation in generations])
+        self._set_params(generations, slots)
+        return self._draw(logits, slots)
 
-    def _prefill_batches(self, generations: Sequence[Generation]) -> Iterator[tuple[list[Generation], int, int]]:
-        """Cut into batches: (generations, rows with padding, padded length), in order."""
-        if not self._deterministic:
-            yield from _cut_by_tokens(generations)
-            return
-        for length, group in groupby(generations, key=self._fixed_length):
-            members, rows = list(group), max(1, FIXED_PREFILL_TOKENS // length)
-            for start in range(0, len(members), rows):
-                yield members[start : start + rows], rows, length
+    def _prefill_heads(self, batch: HeadPass, first_slot: int, logits: Tensor) -> None:
+        """Compute heads, keep their keys and values in every slot that begins with them, put down the logits behind them."""
+        input_ids = torch.zeros(batch.num_rows, batch.length, dtype=torch.int64)
+        last = torch.zeros(batch.num_rows, dtype=torch.int64)
+        for row, head in enumerate(batch.heads):
+            input_ids[row, : len(head)] = torch.tensor(head)
+            last[row] = len(head) - 1
+        rows, sources = torch.tensor(batch.rows), torch.tensor(batch.sources)
+        self._cache.plan_prefill(first_slot + rows, sources)
+        positions = self._columns[: batch.length].expand(batch.num_rows, -1)
+        hidden = self._model.hidden_states(input_ids, positions, None, self._cache)
+        logits[rows] = self._model.logits(hidden[torch.arange(batch.num_rows), last])[sources]
 
-    def _fixed_length(self, generation: Generation) -> int:
-        return min(self._context_len, _next_power_of_two(generation.num_tokens))
+    def _prefill_tails(self, batch: Sequence[Joining], rows: Tensor, first_slot: int, logits: Tensor) -> None:
+        """Compute tails behind the heads that are in the cache, put down the logits behind them.
 
-    def _prefill_batch(self, batch: list[Generation], slots: slice, rows: int, length: int) -> list[tuple[int, float]]:
-        input_ids = torch.zeros(rows, length, dtype=torch.int64)
-        last = torch.zeros(rows, dtype=torch.int64)
-        for row, generation in enumerate(batch):
-            input_ids[row, : generation.num_tokens] = torch.tensor([*generation.request.input_ids, *generation.output_ids])
-            last[row] = generation.num_tokens - 1
-        self._set_params(batch, slots)
-        self._cache.plan_prefill(slots)
-        hidden = self._model.hidden_states(input_ids, self._columns[:length].expand(rows, -1), None, self._cache)
-        logits = self._model.logits(hidden[torch.arange(rows), last])
-        self._position[slots] = last[: len(batch)] + 1
-        return self._draw(logits[: len(batch)], slots)
+        A shorter tail is filled up with its last token at its last position: what that computes is there already.
+        """
+        longest = max(len(tail) for _, tail in batch)
+        input_ids = torch.tensor([[*tail, *tail[-1:] * (longest - len(tail))] for _, tail in batch])
+        ends = torch.tensor([len(head) + len(tail) for head, tail in batch])
+        starts = torch.tensor([len(head) for head, _ in batch])
+        positions = torch.minimum(starts[:, None] + torch.arange(longest), ends[:, None] - 1)
+        length = min(self._context_len, whole_steps(int(ends.max())))
+        self._cache.plan_tails(first_slot + rows, positions, length)
+        hidden = self._model.hidden_states(input_ids, positions, self._hides_later(positions, length), self._cache)
+        logits[rows] = self._model.logits(hidden[torch.arange(len(batch)), ends - starts - 1])
 
-    def _set_params(self, batch: list[Generation], slots: slice) -> None:
+    def _hides_later(self, positions: Tensor, length: int) -> Tensor:
+        """Additive mask [rows, 1, tokens, length]: a token at ``positions`` [rows, tokens] sees itself and those before."""
+        is_later = self._columns[:length] > positions[:, :, None]
+        return torch.zeros(is_later.shape, dtype=self._model.dtype).masked_fill_(is_later, -math.inf)[:, None]
+
+    def _set_params(self, batch: Sequence[Generation], slots: slice) -> None:
         samplings = [generation.request.sampling for generation in batch]
         params = self._params
         params.temperature[slots] = torch.tensor([s.temperature for s in samplings])
@@ -109,7 +121,7 @@ class TorchRunner:
         """See ``Runner``."""
         if not self._deterministic:
             longest = int(self._position[:num_rows].max()) + 1
-            length = min(self._context_len, math.ceil(longest / LENGTH_STEP) * LENGTH_STEP)
+            length = min(self._context_len, whole_steps(longest))
             return self._decode_rows(slice(0, num_rows), length)
         drawn: list[tuple[int, float]] = []
         for start in range(0, num_rows, self._tile):
@@ -118,9 +130,8 @@ class TorchRunner:
 
     def _decode_rows(self, rows: slice, length: int) -> list[tuple[int, float]]:
         positions = self._position[rows].clamp(max=self._context_len - 1)
-        hidden_from = self._columns[:length] > positions[:, None]
-        mask = torch.zeros(hidden_from.shape, dtype=self._model.dtype).masked_fill_(hidden_from, -math.inf)[:, None, None, :]
         self._cache.plan_decode(rows, positions, length)
+        mask = self._hides_later(positions[:, None], length)
         hidden = self._model.hidden_states(self._token[rows, None], positions[:, None], mask, self._cache)
         self._position[rows] += 1
         return self._draw(self._model.logits(hidden[:, 0]), rows)
@@ -132,11 +143,11 @@ class TorchRunner:
         self._token[slots] = tokens
         return list(zip(tokens.tolist(), logprobs.tolist(), strict=True))
 
-    def move(self, source: int, target: int) -> None:
+    def move(self, sources: list[int], targets: list[int]) -> None:
         """See ``Runner``."""
-        self._cache.move(source, target, int(self._position[source]))
+        self._cache.move(sources, targets, int(self._position[sources].max()))
         for column in (self._token, self._position, *self._param_columns()):
-            column[target] = column[source]
+            column[targets] = column[sources]
 
     def clear(self, slots: slice) -> None:
         """See ``Runner``."""
@@ -144,24 +155,3 @@ class TorchRunner:
 
     def _param_columns(self) -> tuple[Tensor, ...]:
         return self._params.temperature, self._params.top_p, self._params.top_k, self._params.seed
-
-
-def _next_power_of_two(number: int) -> int:
-    return max(LENGTH_STEP, 1 << (number - 1).bit_length())
-
-
-def _cut_by_tokens(generations: Sequence[Generation]) -> Iterator[tuple[list[Generation], int, int]]:
-    """Batches of at most ``PREFILL_TOKENS`` with padding, in which no row is padded to more than twice its length."""
-    batch: list[Generation] = []
-    longest = shortest = 0
-    for generation in generations:
-        length = generation.num_tokens
-        new_longest, new_shortest = max(longest, length), min(shortest or length, length)
-        too_wide = new_longest > max(2 * new_shortest, LENGTH_STEP)
-        if batch and (too_wide or new_longest * (len(batch) + 1) > PREFILL_TOKENS):
-            yield batch, len(batch), longest
-            batch, new_longest, new_shortest = [], length, length
-        batch.append(generation)
-        longest, shortest = new_longest, new_shortest
-    if batch:
-        yield batch, len(batch), longest

@@ -90,18 +90,25 @@ class Scheduler:
         return generation.finish is not None
 
     def _remove(self, leaving: list[int]) -> list[Generation]:
-        """Take rows (ascending) out; the last row moves into each freed slot."""
+        """Take rows (ascending) out; rows from the end move into the slots that they free in front."""
         removed = [self.rows[row] for row in leaving]
-        for row in reversed(leaving):
+        for row in leaving:
             if self.rows[row].error is not None:
                 self._runner.clear(slice(row, row + 1))
-            last = self.rows.pop()
-            if row < len(self.rows):
-                self._runner.move(len(self.rows), row)
-                self.rows[row] = last
+        self._close_up(leaving)
         if any(generation.error is not None for generation in removed):
             self._runner.clear(slice(len(self.rows), self._num_slots))  # padding rows were computed as well
         return self._closed(removed)
+
+    def _close_up(self, leaving: list[int]) -> None:
+        num_kept, gone = len(self.rows) - len(leaving), set(leaving)
+        targets = [row for row in leaving if row < num_kept]
+        sources = [row for row in range(num_kept, len(self.rows)) if row not in gone]
+        for source, target in zip(sources, targets, strict=True):
+            self.rows[target] = self.rows[source]
+        del self.rows[num_kept:]
+        if sources:
+            self._runner.move(sources, targets)
 
     def _closed(self, generations: list[Generation]) -> list[Generation]:
         for generation in generations:

@@ -3,7 +3,8 @@
     keys, values of a layer: [num_slots, kv heads, context, head size]
 
 Transformers models use it through ``SlotCache`` (a ``Cache``) and ``slot_attention`` (an attention function), so model
-files work unmodified. The runner says with ``plan_prefill`` and ``plan_decode`` which slots the next forward pass is for.
+files work unmodified. The runner says with ``plan_prefill``, ``plan_tails`` and ``plan_decode`` which slots the next
+forward pass is for.
 """
 
 from typing import Any
@@ -35,13 +36,25 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
     ) -> None:
         super().__init__(layers=[])
         self._kv = torch.zeros(num_layers, 2, num_slots, num_kv_heads, context_len, head_dim, dtype=dtype)
-        self._rows = slice(0, 0)
+        self._rows: slice | Tensor = slice(0, 0)
+        self._sources = torch.zeros(0, dtype=torch.int64)
         self._length = 0
         self._index: Tensor | None = None
 
-    def plan_prefill(self, rows: slice) -> None:
-        """The next forward pass fills these slots from position 0; batch rows beyond them are padding."""
-        self._rows, self._index = rows, None
+    def plan_prefill(self, slots: Tensor, sources: Tensor) -> None:
+        """The next forward pass computes sequences from position 0; ``slots[i]`` keeps what its row ``sources[i]`` gives."""
+        self._rows, self._sources, self._index = slots, sources, None
+
+    def plan_tails(self, slots: Tensor, positions: Tensor, length: int) -> None:
+        """The next forward pass adds tokens to these slots.
+
+        Args:
+            slots: [n] int64.
+            positions: [n, tokens] int64, where the tokens go.
+            length: positions that attention sees, > every one of ``positions``.
+        """
+        self._plan_index(slots, positions)
+        self._rows, self._length = slots, length
 
     def plan_decode(self, rows: slice, positions: Tensor, length: int) -> None:
         """The next forward pass adds one token to each of these slots.
@@ -51,10 +64,14 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
             positions: [rows] int64, where the token goes.
             length: positions that attention sees, > every one of ``positions``.
         """
-        num_kv_heads, context_len = self._kv.shape[3:5]
-        heads = torch.arange(rows.start, rows.stop)[:, None] * num_kv_heads + torch.arange(num_kv_heads)
-        self._index = (heads * context_len + positions[:, None]).flatten()
+        self._plan_index(torch.arange(rows.start, rows.stop), positions[:, None])
         self._rows, self._length = rows, length
+
+    def _plan_index(self, slots: Tensor, positions: Tensor) -> None:
+        """Where [slots, kv heads, tokens] lie in the flattened layer."""
+        num_kv_heads, context_len = self._kv.shape[3:5]
+        heads = slots[:, None] * num_kv_heads + torch.arange(num_kv_heads)
+        self._index = (heads[:, :, None] * context_len + positions[:, None, :]).flatten()
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store new keys and values [batch, kv heads, tokens, head size]; return those that attention reads."""
@@ -64,19 +81,18 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
         return self._add(layer_idx, 0, key_states, self._index), self._add(layer_idx, 1, value_states, self._index)
 
     def _store_prompt(self, layer_idx: int, key_states: Tensor, value_states: Tensor) -> None:
-        count, num_tokens = self._rows.stop - self._rows.start, key_states.shape[2]
-        target = self._kv[layer_idx, :, self._rows, :, :num_tokens]
-        target[0] = key_states[:count]
-        target[1] = value_states[:count]
+        num_tokens = key_states.shape[2]
+        for which, states in enumerate((key_states, value_states)):
+            self._kv[layer_idx, which][self._rows, :, :num_tokens] = states[self._sources]
 
     def _add(self, layer_idx: int, which: int, states: Tensor, index: Tensor) -> Tensor:
         layer = self._kv[layer_idx, which]
         layer.view(-1, layer.shape[-1]).index_copy_(0, index, states.reshape(-1, states.shape[-1]))
         return layer[self._rows, :, : self._length]
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of a slot over another slot."""
-        self._kv[:, :, target, :, :length] = self._kv[:, :, source, :, :length]
+    def move(self, sources: list[int], targets: list[int], length: int) -> None:
+        """Copy the first ``length`` positions of slots over as many others."""
+        self._kv[:, :, targets, :, :length] = self._kv[:, :, sources, :, :length]
 
     def clear(self, slots: slice) -> None:
         """Zero slots that may hold numbers that are not finite."""
@@ -92,14 +108,14 @@ def slot_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Grouped-query attention without repeated keys while decoding; causal while prefilling.
+    """Grouped-query attention: without repeated keys for one token a row, causal for whole sequences.
 
     Args:
         module: the attention layer (unused).
         query: [batch, heads, tokens, head size]; heads of one group are neighbours.
         key: [batch, kv heads, length, head size]; ``value`` alike.
         value: see ``key``.
-        attention_mask: [batch, 1, 1, length] additive while decoding (tokens = 1), None while prefilling.
+        attention_mask: [batch, 1, tokens, length], additive; None for sequences from position 0, which are causal.
         scaling: factor of the scores.
 
     Returns:
@@ -107,9 +123,10 @@ def slot_attention(
     """
     batch, heads, tokens, size = query.shape
     groups = heads // key.shape[1]
-    if attention_mask is None:
+    if attention_mask is None or tokens > 1:
         key, value = (_repeated(states, groups) for states in (key, value))
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+        is_causal = attention_mask is None
+        out = F.scaled_dot_product_attention(query, key, value, attention_mask, is_causal=is_causal, scale=scaling)
         return out.transpose(1, 2), None
     # The query heads of a group take the place of query tokens: they see the same keys.
     folded = query.reshape(batch, heads // groups, groups, size)
