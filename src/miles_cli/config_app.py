@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from miles_cli.invocation import CommandGroup, PlainCommand, ShowGroup, TrainAsyncCommand, TrainCommand, Typed
+from miles_cli.invocation import CommandGroup, ExplainCommand, PlainCommand, ShowGroup, TrainAsyncCommand, TrainCommand, Typed
 from miles_cli.source_options import (
     THIS_COMMAND_PANEL,
     Changed,
@@ -101,9 +101,16 @@ def presets() -> None:
     list_presets()
 
 
-@config_app.command("explain", cls=PlainCommand, context_settings={"ignore_unknown_options": True})
+@config_app.command("explain", cls=ExplainCommand, context_settings={"ignore_unknown_options": True})
 def explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A flag, a file key or a variable.", autocompletion=option_words)],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="A flag, a file key, a variable, or an argument of a server (sglang.NAME, router.NAME).",
+            autocompletion=option_words,
+        ),
+    ],
     preset: Preset = None,
     config: ConfigFiles = None,
     format: PlainFormat = "plain",

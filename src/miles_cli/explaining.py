@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator
 
+from miles.config.environment import FULLY_ASYNC, ROLLOUT_REFACTOR
 from miles.config.files import home_table
 from miles.config.old_names import old_name_words, old_names
 from miles.config.registry import Option, all_options, find_option, nearest_option, option_name, selector_of, variants_of
-from miles.config.resolution import Examination, Row
+from miles.config.resolution import Examination
+from miles.config.server_arguments import SERVERS
 from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
+from miles_cli.beside_options import Explained, Fact, explained, nearest_key
 from miles_cli.describe import conditions, spell_bounds, spell_defaults
 from miles_cli.showing import console_here, print_pairs, say
 from miles_cli.source_options import check_format
@@ -20,30 +23,51 @@ RESUME_WORDS = {
     "impossible": "fixed: another value is refused",
 }
 RARE = 5  # a word that at most so many options share says that they are related
-Fact = tuple[str, str]
 
 
 def explain(key: str, sources: Sources, format: str) -> None:
-    """Print everything about one option: ``key`` is a flag, a file key, a variable, or nearly so.
+    """Print everything about one option: ``key`` is a flag, a file key, a variable, an argument of a server, or nearly so.
 
     Raises:
         ConfigError: nothing is called so, or nearly so.
     """
     check_format(format, ("plain", "json"))
+    note, head, facts = _found(key, sources)
+    _print(key, [note, ""] if note else [], head, facts, format)
+
+
+def _found(key: str, sources: Sources) -> tuple[str, str, list[Fact]]:
+    """What is called so, or nearly so: a note where only nearly, the first line, and the facts.
+
+    Raises:
+        ConfigError: nothing is.
+    """
     option = find_option(key)
-    row = None if option else _derived_row(key, sources)
+    if option is None and (other := _no_option(key, sources)) is not None:
+        return "", other.head, list(other.facts)
+    meant = option or _by_old_name(key) or _by_other_name(key) or nearest_option(key)
+    if meant is not None:
+        return "" if option else _note(key, meant), f"{meant.name}: {meant.help}", list(option_facts(meant, sources))
+    near = nearest_key(key)
+    if near and (other := _no_option(near, sources)) is not None:
+        return f"There is no {key}; the nearest is {near}.", other.head, list(other.facts)
+    remedy = f"Try: miles config search {key.strip('-$')}"
+    raise ConfigError([Problem(key, "", "", "no option has this name, or one like it", remedy)])
+
+
+def _no_option(key: str, sources: Sources) -> Explained | None:
+    """What is called so and is no option of a run: a derived value, a flag of a command, an argument of a server."""
+    rows = {row.option: row for row in _examined(("train", "train-async"), sources).rows}
+    row = rows.get(option_name(key))
     if row is not None:
-        facts = [("now", f"{row.value}  {row.arithmetic}")]
-        _print(key, [], f"{row.option}: derived from options, and none itself", facts, format)
-        return
-    meant = option or _meant(key)
-    note = [] if option else [_note(key, meant), ""]
-    _print(key, note, f"{meant.name}: {meant.help}", list(option_facts(meant, sources)), format)
+        return Explained(f"{row.option}: derived from options, and none itself", (("now", f"{row.value}  {row.arithmetic}"),))
+    return explained(key, {server: rows[server].value for server in SERVERS if server in rows})
 
 
 def _print(key: str, note: list[str], head: str, facts: list[Fact], format: str) -> None:
     if format == "json":
-        console_here().file.write(json.dumps({"asked": key, "about": head, **dict(facts)}, indent=2, ensure_ascii=False) + "\n")
+        told = {label: "; ".join(text for name, text in facts if name == label) for label, _ in facts}
+        console_here().file.write(json.dumps({"asked": key, "about": head, **told}, indent=2, ensure_ascii=False) + "\n")
         return
     console = console_here()
     say(console, [*note, head, ""])
@@ -73,7 +97,7 @@ def option_facts(option: Option, sources: Sources) -> Iterator[Fact]:
     yield "flag", f"{option.flag} {option.metavar}".rstrip() + _negative(option)
     home = home_table(option)
     yield "file key", f"{option.name} in [{home}]" if home else option.name
-    yield "variable", option.variable
+    yield "variable", _variable(option)
     yield "command", ", ".join(owner_words(option))
     if text := conditions(option):
         yield "counts", text
@@ -132,6 +156,13 @@ def _negative(option: Option) -> str:
     return f", {option.negative_flag}" if option.negative_flag and not option.meta.selector else ""
 
 
+def _variable(option: Option) -> str:
+    if option.variable == FULLY_ASYNC:
+        return f"none: {option.variable} is refused, the schedule is not chosen by a variable"
+    older = f", or the older {ROLLOUT_REFACTOR}: 1 is class, 0 is function" if option.name == "rollout_api" else ""
+    return option.variable + older
+
+
 def _now(option: Option, sources: Sources) -> str:
     found = _examined(option.commands, sources)
     row = next((row for row in found.rows if row.option == option.name), None)
@@ -151,26 +182,9 @@ def _examined(commands: tuple[str, ...], sources: Sources) -> Examination:
     return examine(named if named in commands else commands[0], sources)
 
 
-def _derived_row(key: str, sources: Sources) -> Row | None:
-    """The value of this name that follows from the options, as far as it is known."""
-    name = key.removeprefix("--").replace("-", "_")
-    return next((row for row in _examined(("train", "train-async"), sources).rows if row.option == name), None)
-
-
-def _meant(key: str) -> Option:
-    """The option that somebody meant who wrote another name.
-
-    Raises:
-        ConfigError: nothing is called like it.
-    """
-    option = _by_old_name(key) or _by_other_name(key) or nearest_option(key)
-    if option is None:
-        remedy = f"Try: miles config search {key.strip('-$')}"
-        raise ConfigError([Problem(key, "", "", "no option has this name, or one like it", remedy)])
-    return option
-
-
 def _note(key: str, option: Option) -> str:
+    if key.lstrip("$") == ROLLOUT_REFACTOR:
+        return f"{key} is read as {option.flag}: 1 is class, 0 is function."
     old = old_name_words(key)
     return f"{key} {old[0]}." if old else f"There is no {key}; the nearest is {option.flag}."
 
@@ -189,6 +203,8 @@ def _by_old_name(key: str) -> Option | None:
 
 
 def _by_other_name(key: str) -> Option | None:
+    if key.lstrip("$") == ROLLOUT_REFACTOR:
+        return find_option("rollout_api")
     plain = key.lstrip("-$").replace("-", "_").lower()
     return next((option for option in all_options() if plain in option.meta.known_as), None)
 

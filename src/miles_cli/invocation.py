@@ -34,6 +34,16 @@ class PlainCommand(OwnHelp, TyperCommand):
     """A command with a few options of its own."""
 
 
+class ExplainCommand(PlainCommand):
+    """``miles config explain KEY``: the only word is what is asked about, also where it is a flag of the command itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split the words."""
+        if len(args) == 1 and args[0].startswith("--") and args[0] != "--help":
+            args = ["--", *args]
+        return list(super().parse_args(ctx, args))
+
+
 class CommandGroup(OwnHelp, TyperGroup):
     """A command with commands below it."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from miles.config.presets import preset_names
 from miles.config.records import is_run_folder
 from miles.config.registry import VARIABLE_PREFIX, all_options
-from miles.config.server_arguments import OWNED, argument_list
+from miles.config.server_arguments import OWNED, SERVERS, argument_list
 
 RUNS = "runs"
 CHECKPOINTS = "checkpoints/rollout-*"
@@ -74,7 +74,10 @@ def configurations(incomplete: str) -> Iterator[Offer]:
 
 
 def option_keys(incomplete: str) -> Iterator[Offer]:
-    """Every option in the spelling that was begun: file key, flag or variable."""
+    """Every option in the spelling that was begun: file key, flag or variable; arguments of a server to those who begin one."""
+    if incomplete.startswith(tuple(f"{server}." for server in SERVERS)):
+        yield from argument_keys()
+        return
     for option in all_options():
         if incomplete.startswith("-"):
             yield option.flag, option.help
@@ -120,6 +123,13 @@ def _defined_in(module: str) -> Iterator[Offer]:
 def folder_of(incomplete: str) -> str:
     """``a/b`` → ``a/``; empty for a word without a slash."""
     return incomplete[: incomplete.rfind("/") + 1]
+
+
+def argument_keys() -> Iterator[Offer]:
+    """Every argument of a server as a key, with what it means."""
+    for server in SERVERS:
+        for name, argument in argument_list(server).arguments.items():
+            yield f"{server}.{name}", argument.help
 
 
 def server_argument_names(server: str) -> Iterator[Offer]:

@@ -9,7 +9,6 @@ from miles_cli.invocation import CommandGroup, PlainCommand
 from miles_cli.source_options import Run
 
 runs_app = typer.Typer(name="runs", cls=CommandGroup, help="Runs that were started before: how they stand and how to go on.")
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @runs_app.callback(invoke_without_command=True)
@@ -21,7 +20,7 @@ def _runs(ctx: typer.Context) -> None:
 @runs_app.command("list", cls=PlainCommand, short_help="The runs in a folder, the newest first.")
 def list_runs(
     root: Annotated[Path, typer.Argument(metavar="ROOT", help="Folder of run folders; by default `runs`.")] = Path("runs"),
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The runs as a JSON list.")] = False,
 ) -> None:
     """The runs in a folder, the newest first: state, schedule, rollouts, last reward and evaluation."""
     from miles_cli.runs import list_command
@@ -30,7 +29,7 @@ def list_runs(
 
 
 @runs_app.command("show", cls=PlainCommand, short_help="One run: state, last metrics, checkpoints, how to go on.")
-def show_run(run: Run, as_json: AsJson = False) -> None:
+def show_run(run: Run, as_json: Annotated[bool, typer.Option("--json", help="The run as one JSON object.")] = False) -> None:
     """One run: state, rollouts, last metrics, checkpoints, and the command that goes on with it."""
     from miles_cli.runs import show_command
 

@@ -78,6 +78,7 @@ def test_choices_are_offered_after_the_flag_and_after_an_equals_sign(option) -> 
         ("config explain", "lr", ["lr", "lr_decay_style", "lr_warmup_iters"]),
         ("config explain", "--lr-", ["--lr-decay-style", "--lr-warmup-iters"]),
         ("config explain", "MILES_LR_", ["MILES_LR_DECAY_STYLE", "MILES_LR_WARMUP_ITERS"]),
+        ("config explain", "sglang.mem-fraction-s", ["sglang.mem-fraction-static"]),
         ("config schema", "", ["train", "train-async"]),
         ("config diff", "rev", ["reverse"]),
         ("config validate --format", "", ["plain", "json", "github"]),

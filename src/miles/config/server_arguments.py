@@ -45,12 +45,16 @@ _SIZE = re.compile(r"\d+|\d+(\.\d+)?[kMGT]|\d+[KMGT]i")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a server: ``kind`` is flag, int, float, str, json or size; ``many`` values may be given."""
+    """One argument of a server: ``kind`` is flag, int, float, str, json or size; ``many`` values may be given.
+
+    help: what the server's own ``--help`` says about it.
+    """
 
     name: str
     kind: str
     choices: tuple[str, ...] = ()
     many: bool = False
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def argument_list(server: str) -> ArgumentList:
     """The list of ``sglang`` or ``router``."""
     content = json.loads((LISTS / f"{server}.json").read_text())
     arguments = {
-        name: Argument(name, told["type"], tuple(told.get("choices", ())), told.get("many", False))
+        name: Argument(name, told["type"], tuple(told.get("choices", ())), told.get("many", False), told.get("help", ""))
         for name, told in content["arguments"].items()
     }
     return ArgumentList(content["version"], arguments, content["aliases"])
