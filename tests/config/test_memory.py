@@ -71,9 +71,10 @@ def test_weights_gradients_and_moments_by_the_rule(sized):
     ]
     assert memory.engine["engine weights"] == 4 * parameters
     assert memory.engine["KV cache"] == 28 * 2 * 128 * 8 * 4096 * 128 * 4  # layers, keys and values, slots, heads, context, size
-    assert set(memory.rules) - {"reference"} == {*memory.policy, *memory.engine}
+    assert set(memory.rules) - {"reference", "critic"} == {*memory.policy, *memory.engine}
     assert "reference" not in memory.policy
     assert sized(use_kl_loss=True).policy["reference"] == 4 * parameters
+    assert sized(advantage_estimator="ppo").policy["critic"] == 16 * parameters
 
 
 def test_what_saves_memory_saves_it_and_half_the_tokens_need_half(sized):

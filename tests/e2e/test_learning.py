@@ -50,6 +50,15 @@ def test_two_engines_share_the_work(run_here: Run) -> None:
     assert [row["rollout_id"] for row in run.rows if "train/loss" in row] == list(range(6))
 
 
+@pytest.mark.parametrize("schedule", [("train",), ("train-async",), ("train-async", "--fully-async")], ids=" ".join)
+def test_ppo_runs_under_every_schedule(run_here: Run, schedule: tuple[str, ...]) -> None:
+    critic = ("--advantage-estimator", "ppo", "--num-critic-only-steps", "3", "--actor-num-gpus-per-node", "2")
+    run = run_here(*schedule, *critic, "--num-rollout", "6", "--skip-eval-before-train")
+    steps = [row for row in run.rows if "train/value_loss" in row]
+    assert [row["train/num_optimizer_steps"] for row in steps] == [0, 0, 0, 1, 1, 1]
+    assert [("train/loss" in row) for row in steps] == [False] * 3 + [True] * 3
+
+
 def test_policy_and_engines_compute_in_bfloat16(run_here: Run) -> None:
     run = run_here("train", "--num-rollout", "8", "--dtype", "bfloat16", "--skip-eval-before-train")
     differences = [row["train/train_rollout_logprob_abs_diff"] for row in run.rows if "train/loss" in row]

@@ -74,7 +74,7 @@ def derived(num_samples: int, *, num_steps: int = 1, num_optimizer_steps: int = 
 
 
 def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -> TrainConfig:
-    """A configuration; ``options`` are flat names of the algorithm, optimiser, run and model sets."""
+    """A configuration; ``options`` are flat names of the algorithm, critic, optimiser, run and model sets."""
     names = {
         "optimizer": (
             "lr",
@@ -87,9 +87,11 @@ def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -
             "optimizer_cpu_offload",
         ),
         "run": ("deterministic", "seed"),
+        "critic": ("critic_load", "critic_lr", "critic_lr_warmup_iters", "num_critic_only_steps", "value_clip", "gamma", "lambd"),
         "model": ("gradient_checkpointing", "ref_load", "ref_update_interval", "dtype"),
     }
-    sets: dict[str, dict[str, Any]] = {"optimizer": {"lr": 1e-2, "clip_grad": 1e9}, "run": {}, "model": {}, "algorithm": {}}
+    sets: dict[str, dict[str, Any]] = {name: {} for name in (*names, "algorithm")}
+    sets["optimizer"] = {"lr": 1e-2, "clip_grad": 1e9}
     for name, value in options.items():
         owner = next((owner for owner, members in names.items() if name in members), "algorithm")
         sets[owner][name] = value

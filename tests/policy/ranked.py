@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from miles.policy.export import export_weights
 from miles.policy.process_group import join, leave
 from miles.policy.sharding import whole
 from miles.policy.trainer import Trainer
-from tests.policy.builders import PRESET, config, derived, policy_model, random_rollout, rollout, sample
+from tests.policy.builders import PRESET, causal_lm, config, derived, policy_model, random_rollout, rollout, sample
 
 ROLLOUTS = [random_rollout(seed, num_groups=2, group_size=4, longest=6) for seed in (5, 6, 7)]
 LIVELY = {"lr_decay_style": "cosine", "lr_warmup_iters": 1, "weight_decay": 0.01, "lr": 1e-2}
@@ -50,10 +51,19 @@ def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
         "entropy": gradient_of(trainer(ranks, entropy_coef=0.05, loss_aggregation="sequence-mean"), made),
         "vocabulary chunks": gradient_of(trainer(ranks, vocab_chunk_size=5), made),
         "checkpointing": gradient_of(checkpointed(ranks), made),
+        "critic": with_a_critic(ranks, made),
     }
     lonely = [[sample(0, i, (1, 2), (3, 4, 5), reward=float(i == 0)) for i in range(2)]]
     lonely.append([sample(1, i, (1, 2), (3, 4, 5)) for i in range(6)])  # no advantage: ranks are left empty
     return found | {"empty ranks": gradient_of(trainer(ranks), rollout(lonely))}
+
+
+def with_a_critic(ranks: Any, made: Any) -> torch.Tensor:
+    """The gradients of policy and critic under PPO."""
+    with mock.patch("miles.policy.value_model.read_causal_lm", return_value=causal_lm(seed=5).double()):
+        built = trainer(ranks, advantage_estimator="ppo", lambd=0.9)
+    of_policy = gradient_of(built, made)
+    return torch.cat([of_policy, *(whole(parameter.grad).flatten() for parameter in built.critic.model.parameters())])
 
 
 def checkpointed(ranks: Any) -> Trainer:

@@ -171,6 +171,14 @@ def test_decoupled_is_tis_at_the_first_step_and_costs_no_pass_for_later_ones():
     assert passes == {"tis": 3, "decoupled": 2}
 
 
+def test_decoupled_with_its_old_recomputed_is_tis_at_every_step():
+    made, metrics = random_rollout(4, num_groups=2, group_size=4, longest=6), []
+    for options in ({"off_policy_correction": "tis"}, {"off_policy_correction": "decoupled", "proximal_policy": "recomputed"}):
+        metrics.append(trainer(made, num_steps=2, **options).train_on(made, 2).metrics)
+    assert metrics[0] == metrics[1]
+    assert trainer(made, num_steps=2, off_policy_correction="decoupled").train_on(made, 2).metrics != metrics[0]
+
+
 def test_metrics_are_told_apart_by_staleness():
     made = random_rollout(9, num_groups=2)
     spans = lambda one, version: (VersionSpan(version, 0, len(one.response_ids)),)  # noqa: E731

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from miles.config.derived import Derived, loss_aggregation
+from miles.config.derived import Derived, critic_only_rollouts, loss_aggregation
 from miles.config.reading import written
 from miles.config.resolution import Row
 from miles.config.view import View
@@ -15,7 +15,7 @@ IN_RUN_FOLDER = "checkpoints in the run folder"
 def arithmetic_of(view: View, derived: Derived) -> Mapping[str, tuple[str, str]]:
     """Option left open → the value it ends up with and how."""
     lines = (*_sizes(view, derived), *_lengths(view, derived), *_functions(view, derived), *_machine(view, derived),
-             *_evaluation(view, derived), *_limits(view), *_ranks(view, derived), *_folders())  # fmt: skip
+             *_evaluation(view, derived), *_limits(view), *_critic(view), *_ranks(view, derived), *_folders())  # fmt: skip
     return {name: (written(value), text) for name, value, text in lines if _is_open(view, name)}
 
 
@@ -26,12 +26,18 @@ def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
     engines = f"rollout_num_gpus / rollout_num_gpus_per_engine = {derived.num_engines * size} / {size} = {derived.num_engines}"
     if view["rollout_external_engine_addrs"]:
         engines = "the servers of rollout_external_engine_addrs are used instead"
-    steps = f"{derived.num_rollout} × {derived.num_steps_per_rollout} = {derived.num_optimizer_steps}"
+    alone = critic_only_rollouts(view.values)
+    trained, rollouts = (
+        ("(num_rollout − num_critic_only_steps)", f"({derived.num_rollout} − {alone})")
+        if alone
+        else ("num_rollout", derived.num_rollout)
+    )
+    steps = f"{rollouts} × {derived.num_steps_per_rollout} = {derived.num_optimizer_steps}"
     facts: list[tuple[str, Any, str]] = [
         ("schedule", derived.schedule, _schedule_origin(view)),
         ("staleness_bound", derived.staleness_bound, _bound_words(view, derived)),
         ("num_prompts", derived.num_prompts, f"lines of {view['prompt_data'].name}"),
-        ("num_optimizer_steps", derived.num_optimizer_steps, f"num_rollout × num_steps_per_rollout = {steps}"),
+        ("num_optimizer_steps", derived.num_optimizer_steps, f"{trained} × num_steps_per_rollout = {steps}"),
         ("num_engines", derived.num_engines, engines),
         ("num_ranks", derived.num_ranks, f"actor_num_nodes × actor_num_gpus_per_node = {ranks}"),
     ]
@@ -90,6 +96,12 @@ def _evaluation(view: View, derived: Derived) -> Iterator[Line]:
     yield "loss_aggregation", loss_aggregation(None, estimator), f"what goes with {estimator}"
     if view["use_kl_loss"] or view["kl_coef"]:
         yield "ref_load", view["hf_checkpoint"], "the weights the run starts from"
+
+
+def _critic(view: View) -> Iterator[Line]:
+    if view["advantage_estimator"] == "ppo":
+        yield "critic_lr", view["lr"], "from lr"
+        yield "critic_load", view["hf_checkpoint"], "the weights the policy starts from"
 
 
 def _limits(view: View) -> Iterator[Line]:

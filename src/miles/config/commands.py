@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from miles.config.options.algorithm import AlgorithmOptions, AsyncAlgorithmOptions
 from miles.config.options.base import OptionSet
 from miles.config.options.cluster import ClusterOptions
+from miles.config.options.critic import CriticOptions
 from miles.config.options.data import DataOptions
 from miles.config.options.engine import EngineOptions
 from miles.config.options.evaluation import EvalOptions
@@ -37,6 +38,7 @@ class BaseConfig(OptionSet):
     data: DataOptions
     sampling: SamplingOptions = lazily(SamplingOptions)
     reward: RewardOptions = lazily(RewardOptions)
+    critic: CriticOptions = lazily(CriticOptions)
     optimizer: OptimizerOptions = lazily(OptimizerOptions)
     cluster: ClusterOptions = lazily(ClusterOptions)
     engine: EngineOptions = lazily(EngineOptions)

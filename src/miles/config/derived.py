@@ -28,7 +28,7 @@ class Derived:
 
     num_prompts: lines of the prompt file.
     num_rollout: rollouts of the whole run (from --num-rollout, or --num-epoch and num_prompts).
-    num_optimizer_steps: num_rollout × num_steps_per_rollout.
+    num_optimizer_steps: of the policy, num_rollout × num_steps_per_rollout without the rollouts that train a critic alone.
     max_context_len: prompt and answer together, from the option or the model's ``max_position_embeddings``.
     max_prompt_len: from the option, or the context minus the answer.
     staleness_bound: in weight versions, by the schedule.
@@ -102,6 +102,11 @@ def count_rollouts(values: Mapping[str, Any], num_prompts: int) -> int:
     return math.ceil(needed / groups)
 
 
+def critic_only_rollouts(values: Mapping[str, Any]) -> int:
+    """Rollouts at the start on which the policy takes no step."""
+    return int(values["num_critic_only_steps"]) if values["advantage_estimator"] == "ppo" else 0
+
+
 def context_len(values: Mapping[str, Any], facts: Facts) -> int:
     """Longest prompt and answer together, in tokens.
 
@@ -158,7 +163,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         num_steps_per_rollout=steps,
         num_prompts=facts.num_prompts,
         num_rollout=num_rollout,
-        num_optimizer_steps=num_rollout * steps,
+        num_optimizer_steps=(num_rollout - critic_only_rollouts(values)) * steps,
         rollout_function_path=values.get("rollout_function_path") or default_rollout_function_path(schedule),
         eval_function_path=values["eval_function_path"] or EVALUATE,
         device=device_of(values, facts),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from miles.config.checks import Check, Find
-from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, device_of, engine_of
+from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, critic_only_rollouts, device_of, engine_of
 from miles.config.facts import Facts, first_line, read_model_config, read_vocab_size
 from miles.config.registry import option_table
 from miles.config.view import View
@@ -28,23 +28,28 @@ def checkpoint_folder(view: View) -> Iterator[Problem]:
             yield view.problem("hf_checkpoint", error.problems[0].why, error.problems[0].remedy)
 
 
-def reference_folder(view: View) -> Iterator[Problem]:
-    """So is the reference model, and its tokens are the policy's."""
-    folder: Path | None = view["ref_load"]
-    if folder is None:
-        return
-    if not (folder / "config.json").is_file():
-        why = "is no HF model folder: it has no config.json" if folder.exists() else "there is no such folder"
-        yield view.problem("ref_load", why, "Pass a folder with config.json, or leave --ref-load out for --hf-checkpoint itself")
-        return
-    try:
-        own, other = (read_vocab_size(path) for path in (view["hf_checkpoint"], folder))
-    except ConfigError as error:
-        yield view.problem("ref_load", error.problems[0].why, error.problems[0].remedy)
-        return
-    if own is not None and other is not None and own != other:
-        why = f"has a vocabulary of {other} tokens, and {view.named('hf_checkpoint')} one of {own}"
-        yield view.problem("ref_load", why, "Give --ref-load a model with the policy's tokenizer")
+def second_model(name: str) -> Find:
+    """A check that the folder of another model is one, too, and that its tokens are the policy's."""
+
+    def find(view: View) -> Iterator[Problem]:
+        folder: Path | None = view[name]
+        if folder is None:
+            return
+        flag = option_table()[name].flag
+        if not (folder / "config.json").is_file():
+            why = "is no HF model folder: it has no config.json" if folder.exists() else "there is no such folder"
+            yield view.problem(name, why, f"Pass a folder with config.json, or leave {flag} out for --hf-checkpoint itself")
+            return
+        try:
+            own, other = (read_vocab_size(path) for path in (view["hf_checkpoint"], folder))
+        except ConfigError as error:
+            yield view.problem(name, error.problems[0].why, error.problems[0].remedy)
+            return
+        if own is not None and other is not None and own != other:
+            why = f"has a vocabulary of {other} tokens, and {view.named('hf_checkpoint')} one of {own}"
+            yield view.problem(name, why, f"Give {flag} a model with the policy's tokenizer")
+
+    return find
 
 
 def prompt_file(view: View) -> Iterator[Problem]:
@@ -107,7 +112,8 @@ def no_file_at(name: str) -> Find:
 
 FILE_CHECKS = (
     Check(checkpoint_folder, ("hf_checkpoint",)),
-    Check(reference_folder, ("ref_load", "hf_checkpoint")),
+    Check(second_model("ref_load"), ("ref_load", "hf_checkpoint")),
+    Check(second_model("critic_load"), ("critic_load", "hf_checkpoint")),
     Check(prompt_file, ("prompt_data",)),
     Check(prompt_key, ("prompt_data", "input_key")),
     Check(eval_files, ("eval_prompt_data",)),
@@ -143,10 +149,17 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
             yield view.problem("eval_max_response_len", why, f"Give --eval-max-response-len less than {limit}")
 
     def warm_up(view: View) -> Iterator[Problem]:
-        steps = count_rollouts(view.values, facts.num_prompts) * batch_sizes(view.values)[1]
-        if view["lr_warmup_iters"] >= steps:
-            why = f"leaves nothing of the run, which has optimiser steps: {steps}"
-            yield view.problem("lr_warmup_iters", why, f"Give --lr-warmup-iters at most {steps - 1}")
+        rollouts, alone = count_rollouts(view.values, facts.num_prompts), critic_only_rollouts(view.values)
+        if alone >= rollouts:
+            why = f"leaves the policy none of the run's rollouts, which are {rollouts}"
+            yield view.problem("num_critic_only_steps", why, f"Give --num-critic-only-steps at most {rollouts - 1}")
+            return
+        per_rollout = batch_sizes(view.values)[1]
+        warm_ups = {"lr_warmup_iters": (rollouts - alone) * per_rollout, "critic_lr_warmup_iters": rollouts * per_rollout}
+        for name, steps in warm_ups.items():
+            if view[name] >= steps:
+                why = f"leaves nothing of the run, which has optimiser steps: {steps}"
+                yield view.problem(name, why, f"Give {option_table()[name].flag} at most {steps - 1}")
 
     def machine(view: View) -> Iterator[Problem]:
         if view["device"] == "cuda" and not facts.has_cuda:
@@ -161,12 +174,13 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         if not view["rollout_external_engine_addrs"] and (view["device"] != "cuda" or facts.has_cuda):
             yield from engine_problems(view, facts)
 
+    warm_ups = ("lr_warmup_iters", "critic_lr_warmup_iters", "num_critic_only_steps")
     sizes = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
     return (
         Check(model_limit, ("rollout_max_context_len", "rollout_max_response_len")),
         Check(prompt_limit, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
         Check(eval_limit, ("rollout_max_context_len", "eval_max_response_len")),
-        Check(warm_up, ("lr_warmup_iters", "num_rollout", "num_epoch", *sizes)),
+        Check(warm_up, ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
         Check(machine, ("device",)),
         Check(offload, ("optimizer_cpu_offload", "device")),
         Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),

@@ -68,6 +68,8 @@ def estimate(resolution: Resolution) -> Memory | None:
     host = trained if offloaded else {}
     if has_reference(resolution):
         (host if offloaded else policy)["reference"] = REFERENCE_BYTES * size.parameters // derived.num_ranks
+    if config.algorithm.advantage_estimator == "ppo":
+        (host if offloaded else policy)["critic"] = (2 * MASTER_BYTES + ADAM_BYTES) * size.parameters // derived.num_ranks
     return Memory(size.parameters, policy, _engine(resolution, size, number), host, _rules(resolution, tokens))
 
 
@@ -107,6 +109,7 @@ def _rules(resolution: Resolution, tokens: int) -> dict[str, str]:
         "activations": f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores",
         "logits": f"{tokens} tokens × {chunk or 'vocabulary'} × 8 bytes, if every token is trained",
         "reference": f"4 bytes each{split}",
+        "critic": f"weights, gradients and AdamW of a model of this size, 16 bytes each{split}",
         "engine weights": f"{BYTES[model.dtype]} bytes each{over}",
         "KV cache": _cache_rule(resolution, derived) + over,
     }

@@ -21,7 +21,7 @@ REQUIRED: Any = PydanticUndefined
 VARIABLE_PREFIX = "MILES_"
 SECTIONS = (
     "model", "data", "sampling", "reward", "rollout", "algorithm",
-    "optimizer", "placement", "cluster", "engine", "evaluation", "run",
+    "critic", "optimizer", "placement", "cluster", "engine", "evaluation", "run",
 )  # fmt: skip
 
 

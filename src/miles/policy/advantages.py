@@ -1,7 +1,7 @@
 """Advantages: what each answer, or each of its tokens, is worth.
 
 Pure functions of tensors. Beside its group, one entry per sample: ``grpo``, ``rloo``, ``centred``. Beside the whole rollout,
-one entry per token: ``whitened``. In between: ``returns_of``.
+one entry per token: ``whitened``. In between: ``returns_of``, ``generalised_advantages``.
 """
 
 import torch
@@ -60,6 +60,33 @@ def returns_of(rewards: Tensor, token_rewards: Tensor, offsets: Tensor) -> Tenso
     before = torch.cat((token_rewards.new_zeros(1), token_rewards.cumsum(0)))
     rest = before[offsets[1:]].repeat_interleave(lengths) - before[:-1]
     return rewards.repeat_interleave(lengths) + rest
+
+
+def generalised_advantages(rewards: Tensor, values: Tensor, offsets: Tensor, gamma: float, lambd: float) -> Tensor:
+    """``A_t = δ_t + γλ·A_{t+1}`` with ``δ_t = r_t + γ·V_{t+1} − V_t``; after an answer's last token V and A are 0.
+
+    Source: GAE (Schulman et al. 2016, arXiv 1506.02438, eq. 11–12 and 16). ``A + V`` is what V is trained towards.
+
+    Args:
+        rewards: [tokens], of each token.
+        values: [tokens], V of the text before the token.
+        offsets: [samples + 1], where the tokens of each sample begin.
+        gamma: discount.
+        lambd: weight of later differences.
+
+    Returns:
+        [tokens], the dtype of ``values``.
+    """
+    lengths, ends = offsets.diff(), offsets[1:]
+    made = torch.zeros_like(values)
+    next_value, carried = values.new_zeros(len(lengths)), values.new_zeros(len(lengths))
+    for back in range(int(lengths.max()) if len(lengths) else 0):
+        alive = lengths > back
+        at = (ends - 1 - back)[alive]
+        delta = rewards[at] + gamma * next_value[alive] - values[at]
+        carried[alive] = delta + gamma * lambd * carried[alive]
+        next_value[alive], made[at] = values[at], carried[alive]
+    return made
 
 
 def whitened(values: Tensor, counted: Tensor) -> Tensor:

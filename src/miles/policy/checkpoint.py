@@ -75,6 +75,7 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
         "format": FORMAT,
         "num_optimizer_steps": trainer.num_optimizer_steps,
         "schedule_steps": trainer.schedule.last_epoch,
+        "critic_steps": None if trainer.critic is None else trainer.critic.schedule.last_epoch,
     }
 
 
@@ -91,6 +92,8 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     tensors = read_tensors(trainer, folder / TENSORS)
     put_back(trainer, tensors)
     stand_at(trainer.schedule, state["schedule_steps"])
+    if trainer.critic is not None:
+        stand_at(trainer.critic.schedule, state["critic_steps"])
     trainer.num_optimizer_steps = state["num_optimizer_steps"]
 
 

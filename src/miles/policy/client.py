@@ -38,11 +38,21 @@ def start_policy(config: AnyConfig, derived: Derived, actor_options: Sequence[di
     """
     import ray
 
-    named = {name: path.absolute() for name in ("hf_checkpoint", "ref_load") if (path := getattr(config.model, name)) is not None}
-    absolute = config.model_copy(update={"model": config.model.model_copy(update=named)})
+    absolute = with_absolute_folders(config)
     actor_class = ray.remote(PolicyWorker)
     actors = [actor_class.options(**options).remote(absolute, derived, index) for index, options in enumerate(actor_options)]
     return PolicyClient(actors, FailureFolder(failures, absolute, derived))
+
+
+def with_absolute_folders(config: AnyConfig) -> AnyConfig:
+    """The configuration for processes that work in other directories."""
+    places = {"model": ("hf_checkpoint", "ref_load"), "critic": ("critic_load",)}
+    sections = {}
+    for section, names in places.items():
+        options = getattr(config, section)
+        absolute = {name: path.absolute() for name in names if (path := getattr(options, name)) is not None}
+        sections[section] = options.model_copy(update=absolute)
+    return config.model_copy(update=sections)
 
 
 class PolicyClient:

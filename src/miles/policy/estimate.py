@@ -1,16 +1,24 @@
 """From rewards to the advantage of every token, as the chosen estimator has it.
 
-reward ─overlong penalty─► ─KL penalty─► beside the group, or return of each token ─whitening─► advantages
+reward ─overlong penalty─► ─KL penalty─► beside the group, or return of each token, or beside values ─whitening─► advantages
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from miles.config.commands import AnyConfig
 from miles.config.options.algorithm import Estimator
-from miles.policy.advantages import grpo_advantages, overlong_penalties, returns_of, rloo_advantages, whitened
+from miles.policy.advantages import (
+    generalised_advantages,
+    grpo_advantages,
+    overlong_penalties,
+    returns_of,
+    rloo_advantages,
+    whitened,
+)
 from miles.policy.batch import TrainBatch
 
 
@@ -19,6 +27,7 @@ class AdvantageSpec:
     """Everything that is chosen about advantages.
 
     kl_coef: weight of ``log old − log reference`` in the reward.
+    gamma, lambd: of the generalised advantage estimate; read by ``ppo`` alone.
     overlong: length limit, buffer and factor of the penalty; None for no penalty.
     """
 
@@ -27,6 +36,8 @@ class AdvantageSpec:
     normalize: bool
     kl_coef: float
     overlong: tuple[int, int, float] | None
+    gamma: float = 1.0
+    lambd: float = 1.0
 
     @classmethod
     def from_config(cls, config: AnyConfig) -> "AdvantageSpec":
@@ -39,6 +50,8 @@ class AdvantageSpec:
             normalize=chosen.normalize_advantages or chosen.advantage_estimator.startswith("reinforce"),
             kl_coef=chosen.kl_coef,
             overlong=None if buffer is None else (limit, buffer, chosen.overlong_penalty_factor),
+            gamma=config.critic.gamma,
+            lambd=config.critic.lambd,
         )
 
 
@@ -56,12 +69,7 @@ def token_advantages(batch: TrainBatch, spec: AdvantageSpec, kl: Tensor | None) 
     trained, offsets = torch.tensor(batch.trained), torch.tensor(batch.response_offsets)
     scored, group_of = torch.tensor(batch.scored), torch.tensor(batch.group_of)
     lengths = offsets.diff()
-    rewards = torch.tensor(batch.rewards)
-    if spec.overlong is not None:
-        rewards = rewards + overlong_penalties(lengths, *spec.overlong)
-    penalty = torch.zeros(len(trained), dtype=torch.float64)
-    if spec.kl_coef and kl is not None:
-        penalty = torch.where(trained, spec.kl_coef * kl.double(), penalty)
+    rewards, penalty = _rewards_and_penalty(batch, spec, kl)
     if spec.estimator == "reinforce_plus_plus":
         values = returns_of(rewards, -penalty, offsets)
     else:
@@ -70,6 +78,41 @@ def token_advantages(batch: TrainBatch, spec: AdvantageSpec, kl: Tensor | None) 
         values = _beside_the_group(rewards, scored, group_of, spec)[owner]
     known = scored.repeat_interleave(lengths)
     return whitened(values, trained & known) if spec.normalize else torch.where(known, values, 0.0)
+
+
+def beside_values(batch: TrainBatch, spec: AdvantageSpec, kl: Tensor | None, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Advantages and returns under a critic, [response tokens] each, float64; 0 for tokens that are not trained or not scored.
+
+    The reward of an answer counts at its last trained token, the KL penalty at each; tokens that are not trained do not
+    exist for the estimate, as they were not the policy's to choose.
+
+    Args:
+        batch: the rollout.
+        spec: what is chosen.
+        kl: as in ``token_advantages``.
+        values: [response tokens], of the text before each token; read on trained tokens.
+    """
+    known = torch.tensor(batch.trained & np.repeat(batch.scored, np.diff(batch.response_offsets)))
+    rewards, penalty = _rewards_and_penalty(batch, spec, kl)
+    counts = torch.tensor(batch.trained_lengths * batch.scored)
+    offsets = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
+    of_token = -penalty[known]
+    of_token[offsets[1:][counts > 0] - 1] += rewards[counts > 0]
+    made = generalised_advantages(of_token, values.double()[known], offsets, spec.gamma, spec.lambd)
+    advantages, returns = (torch.zeros(len(known), dtype=torch.float64) for _ in range(2))
+    advantages[known], returns[known] = made, made + values.double()[known]
+    return whitened(advantages, known) if spec.normalize else advantages, returns
+
+
+def _rewards_and_penalty(batch: TrainBatch, spec: AdvantageSpec, kl: Tensor | None) -> tuple[Tensor, Tensor]:
+    """[samples], rewards with their overlong penalty; [response tokens], KL penalty of each trained token, float64."""
+    rewards, trained = torch.tensor(batch.rewards), torch.tensor(batch.trained)
+    if spec.overlong is not None:
+        rewards = rewards + overlong_penalties(torch.tensor(batch.response_offsets).diff(), *spec.overlong)
+    penalty = torch.zeros(len(trained), dtype=torch.float64)
+    if spec.kl_coef and kl is not None:
+        penalty = torch.where(trained, spec.kl_coef * kl.double(), penalty)
+    return rewards, penalty
 
 
 def _beside_the_group(rewards: Tensor, scored: Tensor, group_of: Tensor, spec: AdvantageSpec) -> Tensor:

@@ -21,6 +21,7 @@ class LossSpec:
     eps_low, eps_high: the ratio is clipped to [1 − eps_low, 1 + eps_high].
     eps_dual: limit of a negative advantage's factor, or None.
     weight_low, weight_high: limits of the importance weight of ``tis``, ``icepop`` and ``decoupled``.
+    recomputes_old: whether ``decoupled`` takes old from a forward pass, as ``tis`` does, instead of interpolating.
     kl_kind: estimator of the KL to the reference in the loss; None where there is none.
     constant: what ``sequence-sum-over-constant`` divides a sample's sum by, in tokens.
     custom: the user's loss, which takes ``TokenColumns`` and gives [tokens].
@@ -40,6 +41,7 @@ class LossSpec:
     kl_unbiased: bool = False
     constant: float = 1.0
     custom: Callable[..., Any] | None = None
+    recomputes_old: bool = False
 
     @classmethod
     def from_config(cls, config: AnyConfig) -> "LossSpec":
@@ -65,13 +67,14 @@ class LossSpec:
             kl_coef=chosen.kl_loss_coef,
             kl_unbiased=chosen.use_unbiased_kl,
             constant=float(config.data.rollout_max_response_len),
+            recomputes_old=chosen.proximal_policy == "recomputed",
             custom=None if path is None else load_dotted(path, "custom_loss_function_path", kind="loss"),
         )
 
     @property
     def needs_old(self) -> bool:
         """Whether old log-probs must come from a forward pass of their own where a rollout has several optimiser steps."""
-        return self.correction in ("none", "tis", "icepop")
+        return self.correction in ("none", "tis", "icepop") or (self.correction == "decoupled" and self.recomputes_old)
 
     @property
     def reads_old(self) -> bool:

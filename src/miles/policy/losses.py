@@ -6,7 +6,7 @@ With μ = log-prob at sampling, old = log-prob of the policy at the rollout's fi
     rollout-logprobs   clip(π/μ)
     tis                clip(π/old) × clamp(old/μ, low, high), the weight detached
     icepop             clip(π/old) × (old/μ inside [low, high], else 0), the weight detached
-    decoupled          as tis, with old between μ and π by the age of the token's version (``interpolated_old``)
+    decoupled          as tis, with old between μ and π by the age of the token's version (``interpolated_old``), or recomputed
 
 Everything works on the trained tokens of any part of the global batch; the normaliser comes from outside, so that the sum of
 the parts does not depend on how the batch was cut over ranks and micro-batches.
@@ -109,6 +109,22 @@ def clipped_weight_surrogate(columns: TokenColumns, anchor: Tensor, spec: LossSp
     ratio = ratio_of(columns.current.detach(), anchor)
     weight = ratio.clamp(1 - spec.eps_low, 1 + spec.eps_high)
     return -weight * columns.advantages * columns.current, weight != ratio
+
+
+def clipped_value_loss(values: Tensor, before: Tensor, returns: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """``max((V − R)², (V_old + clamp(V − V_old, ±clip) − R)²) / 2`` and whether the clip decided. All [tokens].
+
+    Source: the value loss of PPO's implementation, as written down by Engstrom et al. 2020 (arXiv 2005.12729, §3, 1).
+
+    Args:
+        values: V, carries the gradient.
+        before: V_old, before the rollout's first step.
+        returns: R.
+        clip: in units of the reward.
+    """
+    free = (values - returns).square()
+    bound = (before + (values - before).clamp(-clip, clip) - returns).square()
+    return torch.maximum(free, bound) / 2, (bound > free).detach()
 
 
 def importance_weight(old: Tensor, sampled: Tensor, spec: LossSpec) -> tuple[Tensor, Tensor]:

@@ -26,37 +26,24 @@ class TokenScores:
     entropy: Tensor | None
 
 
-class PolicyModel(nn.Module):
-    """An HF causal LM as decoder and head.
+class DecoderModel(nn.Module):
+    """An HF causal LM's decoder; what is made of its hidden states is for others to say.
 
-    vocab_chunk_size: tokens of the vocabulary whose logits exist at once; None for all.
     runs_on: where the forward pass runs, if the weights live elsewhere between two of them.
     shares_prompts: whether rows may hold several answers after one prompt (``collate``); measured, not assumed.
     """
 
     def __init__(self, causal_lm: Any) -> None:
-        """Wrap a model.
-
-        Raises:
-            PolicyError: its logits are not ``head(decoder(ids))``.
-        """
         super().__init__()
         self.causal_lm = causal_lm
-        self.vocab_chunk_size: int | None = None
         self.runs_on: torch.device | None = None
         silence_dropout(causal_lm)
-        refuse_other_heads(self)
         self.shares_prompts = attends_everywhere(causal_lm.config) and _sharing_agrees(self)
 
     @property
     def hidden_size(self) -> int:
         """Width of the hidden states."""
         return int(self.causal_lm.config.get_text_config().hidden_size)
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the head."""
-        return int(self.causal_lm.get_output_embeddings().weight.shape[0])
 
     @property
     def device(self) -> torch.device:
@@ -69,6 +56,28 @@ class PolicyModel(nn.Module):
             input_ids=batch.input_ids, attention_mask=batch.visible, position_ids=batch.position_ids, use_cache=False
         ).last_hidden_state
         return states.flatten(0, 1)
+
+
+class PolicyModel(DecoderModel):
+    """An HF causal LM as decoder and head.
+
+    vocab_chunk_size: tokens of the vocabulary whose logits exist at once; None for all.
+    """
+
+    def __init__(self, causal_lm: Any) -> None:
+        """Wrap a model.
+
+        Raises:
+            PolicyError: its logits are not ``head(decoder(ids))``.
+        """
+        super().__init__(causal_lm)
+        self.vocab_chunk_size: int | None = None
+        refuse_other_heads(self)
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return int(self.causal_lm.get_output_embeddings().weight.shape[0])
 
     def forward(self, batch: ForwardInput, temperature: float, with_entropy: bool) -> TokenScores:
         """Scores of the batch's trained tokens, as the engine gives them: softmax of logits / temperature."""
@@ -169,7 +178,7 @@ def refuse_other_heads(model: PolicyModel) -> None:
         )
 
 
-def _sharing_agrees(model: PolicyModel) -> bool:
+def _sharing_agrees(model: DecoderModel) -> bool:
     """Whether two answers after one prompt get the hidden states that each gets alone; tried on six tokens."""
     row = torch.tensor([[1, 2, 3, 4, 3, 5]])  # prompt 1 2, answers 3 4 and 3 5
     place = torch.tensor([[0, 1, 2, 3, 2, 3]])

@@ -13,9 +13,10 @@ from torch.nn.utils import get_total_norm
 from miles.policy.batch import TrainBatch
 from miles.policy.checkpoint import load_checkpoint
 from miles.policy.failure import POLICY, read_failure
+from miles.policy.optimizer import zero_gradients
 from miles.policy.process_group import group_of_one, leave
 from miles.policy.sharding import whole
-from miles.policy.trainer import Moment, Trainer, zero_gradients
+from miles.policy.trainer import Moment, Trainer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,12 +63,12 @@ def replay(folder: Path) -> Iterator[SampleReport]:
 
 def sample_reports(trainer: Trainer, batch: TrainBatch) -> Iterator[SampleReport]:
     """The same, for a trainer that takes one sample at a time."""
-    columns, steps, _ = trainer.prepare(batch)
-    for number, step in enumerate(steps):
+    made = trainer.prepare(batch)
+    for number, step in enumerate(made.steps):
         moment = Moment(number, 0.0, "")
         for part in step.parts:
             zero_gradients(trainer.model)
-            loss = trainer.backward(part, columns, trainer.divisor(step), None, moment)
+            loss = trainer.backward(part, made.columns, trainer.divisor(step), None, moment)
             norm = whole(get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None]))
             sample = int(part.sample_of[0])
             yield SampleReport(

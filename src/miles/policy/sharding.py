@@ -13,10 +13,10 @@ from torch.distributed.tensor import DTensor
 
 from miles.config.options.model import Dtype
 from miles.errors import PolicyError
-from miles.policy.model import PolicyModel
+from miles.policy.model import DecoderModel
 
 
-def shard_model(model: PolicyModel, mesh: Any, *, dtype: Dtype = "float32", offload: bool = False) -> None:
+def shard_model(model: DecoderModel, mesh: Any, *, dtype: Dtype = "float32", offload: bool = False) -> None:
     """Spread the parameters over the mesh, in place; one unit for each decoder layer and one for the rest.
 
     dtype: of the forward and backward pass; ``float32`` leaves the model's own.
@@ -40,7 +40,7 @@ def shard_model(model: PolicyModel, mesh: Any, *, dtype: Dtype = "float32", offl
             module.set_force_sum_reduction_for_comms(True)  # gloo multiplies nothing on the way
 
 
-def layers_of(model: PolicyModel) -> list[nn.Module]:
+def layers_of(model: DecoderModel) -> list[nn.Module]:
     """The decoder's layers."""
     layers = getattr(model.causal_lm.get_decoder(), "layers", None)
     if not isinstance(layers, nn.ModuleList):

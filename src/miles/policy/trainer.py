@@ -4,29 +4,28 @@ TrainBatch ─► reference and old log-probs ─► advantages ─► plan (ste
            ─► for each step: forward, backward, clip, AdamW
 """
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
-from miles.errors import NotFiniteError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
-from miles.policy.estimate import AdvantageSpec, token_advantages
+from miles.policy.critic import Critic, ValueTargets, load_critic
+from miles.policy.estimate import AdvantageSpec, beside_values, token_advantages
 from miles.policy.loss_spec import LossSpec
 from miles.policy.losses import TokenColumns, interpolated_old, normaliser, token_losses, token_weights
 from miles.policy.memory import naming_micro_batch
 from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
-from miles.policy.optimizer import build_optimizer, build_schedule
+from miles.policy.optimizer import build_optimizer, build_schedule, clip_gradient, zero_gradients
 from miles.policy.packing import Limits
 from miles.policy.ranks import OneRank, ProcessRanks, Ranks
 from miles.policy.reference_model import ReferenceModel, load_reference
-from miles.policy.sharding import shard_model, whole
+from miles.policy.scoring import over_tokens
+from miles.policy.sharding import shard_model
 from miles.policy.step_metrics import Tally, token_sums
 from miles.policy.step_plan import PlannedStep, StepPlanner
 from miles.types import Metrics, Rollout, StepReport
@@ -48,6 +47,19 @@ class StepColumns:
     published_since: float
     old: Tensor | None
     reference: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A rollout, ready for its optimiser steps.
+
+    metrics: what is known before the first. targets: what the critic is trained towards, if there is one.
+    """
+
+    columns: StepColumns
+    steps: list[PlannedStep]
+    metrics: Metrics
+    targets: ValueTargets | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ class Trainer:
             shares_prompts=self.model.shares_prompts,
             ranks=self.ranks,
         )
+        self.critic: Critic | None = load_critic(config, derived, self._planner)
 
     def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Take the optimiser steps of one rollout; ``policy_version`` is the version of the weights before the first.
@@ -108,15 +121,24 @@ class Trainer:
 
     def train_on_batch(self, batch: TrainBatch) -> StepReport:
         """The same for a rollout that is already in columns."""
-        columns, steps, extra = self.prepare(batch)
-        tally = Tally.of_lags(batch.num_lags)
-        for number, step in enumerate(steps):
-            where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
-            progress = number / (len(steps) * self._publish_interval)
-            self._take_step(step, columns, tally, Moment(number, progress, where))
+        made = self.prepare(batch)
+        report = StepReport(made.metrics, 0)
+        if self.critic is None or batch.rollout_id >= self.critic.rollouts_alone:
+            report = self._take_steps(batch, made)
+        if self.critic is not None and made.targets is not None:
+            report = replace(report, metrics=report.metrics | self.critic.train_on(batch, made.targets))
         if self.reference is not None:
             self.reference.follow(self.model, batch.rollout_id + 1)
-        return StepReport(tally.metrics(self._spec, self.ranks) | extra, len(steps))
+        return report
+
+    def _take_steps(self, batch: TrainBatch, made: Prepared) -> StepReport:
+        """The policy's optimiser steps."""
+        tally = Tally.of_lags(batch.num_lags)
+        for number, step in enumerate(made.steps):
+            where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
+            progress = number / (len(made.steps) * self._publish_interval)
+            self._take_step(step, made.columns, tally, Moment(number, progress, where))
+        return StepReport(tally.metrics(self._spec, self.ranks) | made.metrics, len(made.steps))
 
     @property
     def learning_rate(self) -> float:
@@ -127,7 +149,7 @@ class Trainer:
         """What the summed losses of a step are divided by."""
         return normaliser(step.num_tokens, step.num_samples, self._spec)
 
-    def prepare(self, batch: TrainBatch) -> tuple[StepColumns, list[PlannedStep], Metrics]:
+    def prepare(self, batch: TrainBatch) -> Prepared:
         """Everything that is known before the first optimiser step, and what it says about the rollout.
 
         Old log-probs are computed where later steps or the reward need them; otherwise the first step's forward pass yields
@@ -140,17 +162,24 @@ class Trainer:
             reference = self.ranks.sum(self._score(self.reference.model, batch, passes))
             if self._advantage_spec.kl_coef:
                 old = self.ranks.sum(self._score(self.model, batch, passes))
-                kl = float((old - reference)[torch.tensor(batch.trained)].double().mean()) if batch.trained.any() else 0.0
-                extra["train/reward_kl"] = kl
-        advantages = token_advantages(
-            batch, self._advantage_spec, None if old is None or reference is None else (old - reference).cpu()
-        )
+                seen = (old - reference)[torch.tensor(batch.trained)].double()
+                extra["train/reward_kl"] = float(seen.mean()) if len(seen) else 0.0
+        kl = None if old is None or reference is None else (old - reference).cpu()
+        advantages, targets = self._advantages(batch, kl)
         useful = batch.any_of_sample(advantages != 0)
         steps = self._planner.plan(batch, useful)
         extra["train/zero_advantage_share"] = useful.count(False) / max(len(useful), 1)
         if old is None and len(steps) > 1 and self._spec.needs_old:
             old = self._score(self.model, batch, [part for step in steps[1:] for part in step.parts])
-        return self._columns(batch, advantages, old, reference), steps, extra
+        return Prepared(self._columns(batch, advantages, old, reference), steps, extra, targets)
+
+    def _advantages(self, batch: TrainBatch, kl: Tensor | None) -> tuple[Tensor, ValueTargets | None]:
+        """[response tokens], and with a critic what it is trained towards."""
+        if self.critic is None:
+            return token_advantages(batch, self._advantage_spec, kl), None
+        values = self.critic.values(batch)
+        advantages, returns = beside_values(batch, self._advantage_spec, kl, values)
+        return advantages, ValueTargets(values, returns)
 
     def _columns(self, batch: TrainBatch, advantages: Tensor, old: Tensor | None, reference: Tensor | None) -> StepColumns:
         """Move the columns to the model."""
@@ -167,11 +196,7 @@ class Trainer:
 
     def _score(self, model: PolicyModel, batch: TrainBatch, parts: Iterable[ForwardInput]) -> Tensor:
         """[response tokens]: log-probs of the tokens in ``parts``, 0 for all others."""
-        scores = torch.zeros(len(batch.trained), dtype=next(model.parameters()).dtype, device=model.device)
-        with torch.no_grad():
-            for part in (part.to(model.device) for part in parts):
-                scores[part.response_index] = model(part, self._temperature, False).logprobs
-        return scores
+        return over_tokens(batch, parts, model, lambda part: model(part, self._temperature, False).logprobs)
 
     def _take_step(self, step: PlannedStep, columns: StepColumns, tally: Tally, moment: Moment) -> None:
         """Forward and backward over all parts, then one step of the optimiser; also where no part is left."""
@@ -182,7 +207,8 @@ class Trainer:
             with naming_micro_batch(part):
                 aggregated += self.backward(part, columns, divisor, tally, moment)
         pg_loss, entropy, kl = self.ranks.sum(aggregated).tolist()
-        grad_norm = self._clip(pg_loss - self._spec.entropy_coef * entropy + self._spec.kl_coef * kl, moment.where)
+        loss = pg_loss - self._spec.entropy_coef * entropy + self._spec.kl_coef * kl
+        grad_norm = clip_gradient(self.model, self._clip_grad, loss, moment.where)
         tally.add_step((pg_loss, entropy, kl), grad_norm, self.learning_rate)
         self.optimizer.step()
         self.schedule.step()
@@ -225,28 +251,3 @@ class Trainer:
             num_tokens=columns.num_tokens[part.sample_of],
             reference=None if columns.reference is None else columns.reference[at],
         )
-
-    def _clip(self, loss: float, where: str) -> float:
-        """Clip the gradient to ``clip_grad`` and return its norm before.
-
-        Raises:
-            NotFiniteError: the loss or the norm is not finite.
-        """
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = whole(get_total_norm(gradients))
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            raise NotFiniteError(
-                f"{where}: the loss is {loss:g} and the gradient norm {float(norm):g}; the step was not taken and the weights "
-                "are unchanged. Lower --lr or --clip-grad, and look at the rewards and log-probs of this rollout."
-            )
-        clip_grads_with_norm_(self.model.parameters(), self._clip_grad, norm)
-        return float(norm)
-
-
-def zero_gradients(model: PolicyModel) -> None:
-    """Give every trained parameter a zero gradient, so that the optimiser moves all of them at every step."""
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.zero_()
-        elif parameter.requires_grad:
-            parameter.grad = torch.zeros_like(parameter)

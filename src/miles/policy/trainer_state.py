@@ -10,24 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
 
 from miles.errors import CheckpointError
 from miles.policy.ranks import OneRank, Ranks
 from miles.policy.trainer import Trainer
 
 MODEL, REFERENCE, RANDOM = "model/", "reference/", "random/"
+CRITIC = "critic."
 Tensors = dict[str, Tensor]
+
+
+def trained(trainer: Trainer) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:
+    """Every parameter by name, and the optimiser that moves it: the policy's, then the critic's as ``critic.…``."""
+    yield from ((name, parameter, trainer.optimizer) for name, parameter in trainer.model.named_parameters())
+    if trainer.critic is not None:
+        own = trainer.critic
+        yield from ((CRITIC + name, parameter, own.optimizer) for name, parameter in own.model.named_parameters())
 
 
 def model_tensors(trainer: Trainer) -> Tensors:
     """The weights by name, this rank's slices of them."""
-    return {MODEL + name: tensor.detach() for name, tensor in trainer.model.named_parameters()}
+    return {MODEL + name: parameter.detach() for name, parameter, _ in trained(trainer)}
 
 
 def reference_tensors(trainer: Trainer) -> Tensors:
@@ -41,8 +51,8 @@ def moments(trainer: Trainer) -> Tensors:
     """The optimiser's state of each weight; empty before its first step."""
     return {
         f"{kind}/{name}": value
-        for name, parameter in trainer.model.named_parameters()
-        for kind, value in trainer.optimizer.state.get(parameter, {}).items()
+        for name, parameter, optimizer in trained(trainer)
+        for kind, value in optimizer.state.get(parameter, {}).items()
     }
 
 
@@ -72,7 +82,8 @@ def read_tensors(trainer: Trainer, folder: Path) -> Tensors:
     stored = FileSystemReader(folder).read_metadata().state_dict_metadata
     own = model_tensors(trainer)
     sizes = {name: data.size for name, data in stored.items() if isinstance(data, TensorStorageMetadata)}
-    refuse_other_model(folder, {name: size for name, size in sizes.items() if name.startswith(MODEL)}, own)
+    unread = RANDOM if trainer.critic else MODEL + CRITIC  # a critic that is not needed any more is left where it is
+    refuse_other_model(folder, {n: size for n, size in sizes.items() if n.startswith(MODEL) and not n.startswith(unread)}, own)
     wanted: dict[str, Any] = {name: torch.empty_like(tensor) for name, tensor in own.items()}
     for name in stored:
         kind, _, rest = name.partition("/")
@@ -96,10 +107,10 @@ def put_back(trainer: Trainer, tensors: Tensors) -> None:
         kind, _, name = key.partition("/")
         if kind not in ("model", "reference"):
             kept.setdefault(name, {})[kind] = value
-    trainer.optimizer.state.clear()
-    for name, parameter in trainer.model.named_parameters():
+    for name, parameter, optimizer in trained(trainer):
+        optimizer.state.pop(parameter, None)
         if name in kept:
-            trainer.optimizer.state[parameter] = kept[name]
+            optimizer.state[parameter] = kept[name]
     random = tensors.get(f"{RANDOM}{trainer.ranks.index}")
     if random is not None:
         torch.set_rng_state(random)
@@ -107,6 +118,11 @@ def put_back(trainer: Trainer, tensors: Tensors) -> None:
 
 def refuse_other_model(folder: Path, saved: dict[str, Any], own: Tensors) -> None:
     """Refuse weights whose names or shapes are not the trainer's."""
+    if any(name.startswith(MODEL + CRITIC) for name in own) and not any(name.startswith(MODEL + CRITIC) for name in saved):
+        raise CheckpointError(
+            f"the checkpoint {folder.parent.parent} has no critic: it was not written under --advantage-estimator ppo. "
+            "Resume with the estimator that the run was started with, or start anew from its `hf` folder."
+        )
     other = sorted(saved.keys() ^ own.keys()) or [name for name in own if saved[name] != own[name].shape]
     if other:
         name = other[0].removeprefix(f"{MODEL}causal_lm.")

@@ -1,18 +1,20 @@
 """Advantages, losses and off-policy corrections."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from miles.config.options.base import OptionSet, option
 
 PANEL = "Algorithm"
 CORRECTION_HELP = (
     "How the loss treats the difference between sampler and policy: `none` clip(π/old), `rollout-logprobs` clip(π/μ), "
-    "`tis` clip(π/old) × truncated old/μ, `icepop` the same but zero outside the band, `decoupled` = `tis` with old by version."
+    "`tis` clip(π/old) × truncated old/μ, `icepop` the same but zero outside the band, `decoupled` = `tis` with old by "
+    "--proximal-policy."
 )
 ESTIMATOR_HELP = (
     "What an answer is worth, and the loss that goes with it: `grpo` beside its group; `dr_grpo` without the division by the "
     "deviation; `rloo` beside the others of its group; `reinforce_plus_plus` beside the whole rollout, `…_baseline` after taking "
-    "off the group's mean; `gspo` and `cispo` are `grpo` with a ratio of whole sequences and with a clipped weight."
+    "off the group's mean; `gspo` and `cispo` are `grpo` with a ratio of whole sequences and with a clipped weight; `ppo` each "
+    "token beside the value that a critic gave the text before it."
 )
 WEIGHTED = ["tis", "icepop", "decoupled"]
 Correction = Literal["none", "rollout-logprobs", "tis", "icepop", "decoupled"]
@@ -25,9 +27,7 @@ Aggregation = Literal["token-mean", "sequence-mean", "sequence-sum-over-constant
 class AlgorithmOptions(OptionSet):
     """The policy-gradient objective."""
 
-    advantage_estimator: Estimator = option(
-        "grpo", ESTIMATOR_HELP, panel=PANEL, not_yet="PPO with a critic", not_yet_values=["ppo"], on_resume="course"
-    )
+    advantage_estimator: Estimator = option("grpo", ESTIMATOR_HELP, panel=PANEL, on_resume="course")
     grpo_std_normalization: bool = option(
         True,
         "Divide a group's advantages by their standard deviation.",
@@ -39,7 +39,7 @@ class AlgorithmOptions(OptionSet):
         False,
         "Bring the advantages of a rollout's trained tokens to mean 0 and deviation 1 (REINFORCE++ always does).",
         panel=PANEL,
-        counts_when={"advantage_estimator": ["grpo", "dr_grpo", "rloo", "gspo", "cispo"]},
+        counts_when={"advantage_estimator": ["grpo", "dr_grpo", "rloo", "gspo", "cispo", "ppo"]},
         usual=False,
         on_resume="course",
     )
@@ -69,9 +69,7 @@ class AlgorithmOptions(OptionSet):
         "Dual clip: a token of negative advantage costs at most this many times its advantage. By default no limit.",
         panel=PANEL,
         gt=1,
-        counts_when={
-            "advantage_estimator": ["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gspo"]
-        },
+        counts_when={"advantage_estimator": [name for name in get_args(Estimator) if name != "cispo"]},
         usual=False,
         on_resume="course",
     )
@@ -108,6 +106,16 @@ class AlgorithmOptions(OptionSet):
     )
     entropy_coef: float = option(0.0, "Weight of the entropy bonus in the loss.", panel=PANEL, ge=0, on_resume="course")
     off_policy_correction: Correction = option("none", CORRECTION_HELP, panel=PANEL, on_resume="course")
+    proximal_policy: Literal["interpolated", "recomputed"] = option(
+        "interpolated",
+        "Where `decoupled` takes old from: `interpolated` between sampler and policy by version, or `recomputed` by a forward "
+        "pass before the rollout's later steps.",
+        panel=PANEL,
+        counts_when={"off_policy_correction": ["decoupled"]},
+        usual=False,
+        known_as=["prox_logp_method"],
+        on_resume="course",
+    )
     tis_clip: float = option(
         2.0,
         "Upper limit of the importance weight.",
