@@ -120,12 +120,15 @@ def doctor(
     ray_address: Annotated[
         str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="Ray cluster that a run would join.")
     ] = None,
+    try_sglang: Annotated[
+        bool, typer.Option("--try-sglang/--no-try-sglang", help="Import an installed sglang, which takes some seconds.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:
     """Look at what a run needs of this machine: packages, GPUs, memory, ports, Ray, disk. Exit code 3 if one could not start."""
     from miles_cli.doctor import doctor as print_findings
 
-    raise typer.Exit(print_findings(run_dir, ray_address, as_json=as_json))
+    raise typer.Exit(print_findings(run_dir, ray_address, as_json=as_json, tries_sglang=try_sglang))
 
 
 @app.command("export", cls=PlainCommand, short_help="The weights of a run as an HF folder.")

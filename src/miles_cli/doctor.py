@@ -13,12 +13,13 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 UNFIT = 3  # exit code
 
 
-def doctor(run_dir: str | None, ray_address: str | None, *, as_json: bool) -> int:
+def doctor(run_dir: str | None, ray_address: str | None, *, as_json: bool, tries_sglang: bool = True) -> int:
     """Print the findings; the exit code: 3 if a run could not start."""
     from miles_cli.machine import look
 
     folder = run_dir or os.environ.get("MILES_RUN_DIR") or "runs"
-    findings = list(look(Path(folder), ray_address or os.environ.get("MILES_RAY_ADDRESS")))
+    address = ray_address or os.environ.get("MILES_RAY_ADDRESS")
+    findings = list(look(Path(folder), address, tries_sglang=tries_sglang))
     if as_json:
         data = [asdict(finding) for finding in findings]
         console_here().file.write(json.dumps({"fit": is_fit(findings), "findings": data}, indent=2, ensure_ascii=False) + "\n")

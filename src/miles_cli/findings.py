@@ -3,7 +3,7 @@
 A judgement is made from numbers that are handed in, so that every one of them can be tried on any machine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +50,46 @@ def judge_optional(name: str, found: str | None, tried: str, *, has_gpu: bool) -
     if found != tried:
         return Finding("warning", name, f"{found}, and miles is tested with {tried}", remedy)
     return Finding("ok", name, found)
+
+
+def judge_sglang_start(error: str, *, has_gpu: bool) -> Finding:
+    """Whether an installed sglang would start; ``error`` is what importing its server ends with, empty if it can be imported."""
+    if not error:
+        return Finding("ok", "sglang server", "can be imported")
+    remedy = (
+        "pip install 'miles[sglang]', or pass --engine embedded"
+        if has_gpu
+        else "pip install --no-deps -r requirements/sglang-cpu.txt; engines are embedded ones unless --engine sglang is passed"
+    )
+    return Finding("problem" if has_gpu else "warning", "sglang server", f"would not start: {error}", remedy)
+
+
+def judge_pins(name: str, found: str, wanted: Mapping[str, tuple[str, str | None]]) -> Iterator[Finding]:
+    """What sglang asks of packages that miles uses, too: package → its requirement, and the version that does not fit it."""
+    for package, (requirement, version) in wanted.items():
+        text = f"{name} {found} asks for {requirement}, and {version or 'none'} is installed"
+        yield Finding("warning", f"{package} for {name}", text, f"pip install '{requirement}'")
+
+
+def judge_engine_ports(first: int, free: int, count: int) -> Finding:
+    """Ports of the first sglang engine: how many of ``count`` from ``first`` nobody listens on."""
+    text = f"{free} of {count} from {first} are free"
+    remedy = "End what listens there, or give another --engine-first-port"
+    return Finding("ok", "engine ports", text) if free else Finding("problem", "engine ports", text, remedy)
+
+
+def judge_leftovers(folders: Sequence[str], size: int, processes: Sequence[tuple[int, str]]) -> Iterator[Finding]:
+    """What dead runs left: folders of weights with their bytes, and processes by number."""
+    if folders:
+        text = f"weights of dead runs, {size / GIB:.1f} GiB: {', '.join(folders)}"
+        yield Finding("warning", "leftovers", text, f"rm -r {' '.join(folders)}")
+    if processes:
+        numbers = " ".join(str(number) for number, _ in processes)
+        names = ", ".join(f"{number} ({name})" for number, name in processes)
+        remedy = f"If they are no servers that you started yourself: kill {numbers}"
+        yield Finding("warning", "leftovers", f"processes that lost their parent: {names}", remedy)
+    if not folders and not processes:
+        yield Finding("ok", "leftovers", "none of dead runs")
 
 
 def judge_gpus(gpus: Sequence[Gpu] | None, torch_version: str | None) -> Iterator[Finding]:

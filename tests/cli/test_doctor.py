@@ -1,18 +1,24 @@
 """The machine judged: from numbers alone, so that every judgement can be made here; then once for real."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from miles.weights.folder import PREFIX
 from miles_cli import findings, machine
 from miles_cli.app import app
 from miles_cli.doctor import is_fit
 from miles_cli.findings import GIB, Finding, Gpu
+from miles_cli.leftovers import leftover_folders, leftover_processes, size_of
 
 pytestmark = pytest.mark.unit
 SIZES = st.integers(0, 2**45)
@@ -39,6 +45,11 @@ def test_more_is_never_worse(less: int, more: int) -> None:
         (findings.judge_optional("sglang", None, "0.5", has_gpu=False), "ok", "embedded"),
         (findings.judge_optional("sglang", "0.4", "0.5", has_gpu=False), "warning", "0.4, and miles is tested with 0.5"),
         (findings.judge_optional("sglang", "0.5", "0.5", has_gpu=True), "ok", "0.5"),
+        (findings.judge_sglang_start("", has_gpu=True), "ok", "can be imported"),
+        (findings.judge_sglang_start("no x", has_gpu=True), "problem", "would not start: no x"),
+        (findings.judge_sglang_start("no x", has_gpu=False), "warning", "requirements/sglang-cpu.txt"),
+        (findings.judge_engine_ports(15000, 1, 100), "ok", "1 of 100 from 15000"),
+        (findings.judge_engine_ports(15000, 0, 100), "problem", "--engine-first-port"),
         (findings.judge_shared_memory(None), "ok", "files"),
         (findings.judge_ports("denied"), "problem", "denied"),
         (findings.judge_ray(None, None, ""), "ok", "started for each run"),
@@ -82,9 +93,70 @@ def test_a_missing_requirement_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert {finding.name: finding.state for finding in machine.packages()} == {"pytest": "problem", "gone": "problem"}
 
 
+def test_what_sglang_asks_for_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        machine.metadata, "requires", lambda name: ["torch==1.0", "transformers", "torchaudio==2", "ray; extra == 'x'"]
+    )
+    found = machine.misfits("sglang")
+    assert list(found) == ["torch"]
+    (finding,) = findings.judge_pins("sglang", "0.5", found)
+    assert (finding.state, finding.remedy) == ("warning", "pip install 'torch==1.0'")
+    assert "sglang 0.5 asks for torch==1.0, and " in finding.text
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("", ""), ("import gone_for_good", "No module named 'gone_for_good'"), ("raise SystemExit(3)", "exit code 3")],
+)
+def test_sglang_is_imported_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: str
+) -> None:
+    for module in ("launch_server", "srt/__init__", "srt/entrypoints/__init__", "srt/entrypoints/http_server", "__init__"):
+        (tmp_path / "sglang" / f"{module}.py").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sglang" / f"{module}.py").write_text(text if module == "launch_server" else "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    said = machine.error_of_importing_sglang(has_gpu=False)
+    assert said == error if not error else error in said
+
+
+def test_what_dead_runs_left_is_found(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead, alive = tmp_path / f"{PREFIX}{ended.pid}-x", tmp_path / f"{PREFIX}{os.getpid()}-x"
+    for folder in (dead, alive):
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"1234")
+    assert list(leftover_folders(tmp_path)) == [dead]
+    assert size_of(dead) == 4
+    told = list(findings.judge_leftovers([str(dead)], 4, [(12, "miles.engines.embedded")]))
+    assert [finding.remedy for finding in told] == [f"rm -r {dead}", "If they are no servers that you started yourself: kill 12"]
+    assert [finding.state for finding in findings.judge_leftovers([], 0, [])] == ["ok"]
+
+
+def test_a_process_that_lost_its_parent_is_found(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()', "
+        "'miles.engines.embedded'], stdin=sys.stdin, stdout=subprocess.DEVNULL); print(child.pid)"
+    )
+    reading, writing = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdin=reading, stdout=subprocess.PIPE, text=True, check=True, timeout=60
+        )
+        orphan = psutil.Process(int(done.stdout))
+        if orphan.ppid() != 1:
+            pytest.skip("orphans are taken in by another process than the first one here")
+        assert (orphan.pid, "miles.engines.embedded") in list(leftover_processes())
+    finally:
+        os.close(writing)
+        os.close(reading)
+    orphan.wait(timeout=20)
+    assert orphan.pid not in dict(leftover_processes())
+
+
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [Finding("ok", "a", "fine"), Finding("problem", "long name", "broken", "Mend it")]
-    monkeypatch.setattr(machine, "look", lambda run_dir, ray_address: iter(told))
+    monkeypatch.setattr(machine, "look", lambda run_dir, ray_address, *, tries_sglang: iter(told))
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 3
     assert result.stdout.splitlines() == [
@@ -98,8 +170,10 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    result = CliRunner().invoke(app, ["doctor", "--json", "--run-dir", str(tmp_path / "new")])
+    result = CliRunner().invoke(app, ["doctor", "--json", "--no-try-sglang", "--run-dir", str(tmp_path / "new")])
     data = json.loads(result.stdout)
     assert result.exit_code == (0 if data["fit"] else 3)
     names = {finding["name"] for finding in data["findings"]}
-    assert {"Python", "torch", "ray", "GPUs", "memory", "open files", "ports", "Ray", "run folder"} <= names | {"GPUs"}
+    assert {"Python", "torch", "ray", "GPUs", "memory", "open files", "ports", "Ray", "leftovers", "run folder"} <= names | {
+        "GPUs"
+    }
