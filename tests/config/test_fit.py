@@ -75,7 +75,7 @@ def test_every_way_is_an_option_that_there_is():
 
 
 def test_every_part_has_a_way(planned):
-    memory, _, _ = planned(use_kl_loss=True)
+    memory, _, _ = planned(use_kl_loss=True, advantage_estimator="ppo")
     assert {*memory.policy, *memory.engine} <= WAYS.keys()
 
 

@@ -13,7 +13,7 @@ from miles.config.options.placement import Colocated
 from miles.config.registry import option_table
 from miles.config.resolution import Resolution
 
-TRAINED = ("weights", "gradients", "optimiser", "reference")  # stay between two steps
+TRAINED = ("weights", "gradients", "optimiser", "reference", "critic")  # stay between two steps
 MORE_RANKS = "actor_num_gpus_per_node"
 WAYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TRAINED, (MORE_RANKS, "optimizer_cpu_offload")),
