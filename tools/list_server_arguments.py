@@ -34,7 +34,7 @@ def parsers() -> Mapping[str, tuple[str, argparse.ArgumentParser]]:
 
 
 def describe(action: argparse.Action) -> dict[str, Any]:
-    """``type`` (flag, int, float, str, json, size), ``choices``, and ``many`` where several values may be given."""
+    """``type`` (flag, int, float, str, json, size), ``choices``, ``many`` where several values may be given, and ``help``."""
     is_flag = action.nargs == 0
     name = getattr(action.type, "__name__", "")
     kind = "flag" if is_flag else TYPES.get(action.type) or BY_NAME.get(name, "str")  # type: ignore[arg-type]
@@ -43,6 +43,8 @@ def describe(action: argparse.Action) -> dict[str, Any]:
         told["choices"] = sorted(str(choice) for choice in action.choices)  # some are sets
     if action.nargs in ("+", "*") or type(action).__name__ == "_AppendAction":
         told["many"] = True
+    if action.help and action.help != argparse.SUPPRESS:
+        told["help"] = " ".join(action.help.split())
     return told
 
 

@@ -68,6 +68,7 @@ def test_every_argument_of_a_server_is_explained_under_its_spellings(asked: tupl
     assert found is not None
     assert found.head.startswith(f"{server}.{name}: ")
     assert found == explained(f"--{server}-{name}", {}) == explained(f"{server}.{name.replace('-', '_')}", {})
+    assert argument_list(server).arguments[name].help in found.head
     assert ("refused" in dict(found.facts)) == (name in OWNED[server])
 
 
