@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer import core
 
-from miles.config.registry import Option, all_options, option_name, options_of
+from miles.config.registry import Option, all_options, find_option, option_name, options_of
 from miles.config.sources import FlagValue
 from miles_cli.describe import facts, is_plain_switch
 
@@ -94,18 +94,41 @@ def bound_options(command: str) -> list[BoundOption]:
 def typed_flags(meta: Mapping[str, Any], unknown: Sequence[str]) -> tuple[dict[str, FlagValue], list[str]]:
     """What was typed, for the resolver, and the words that are neither flags nor their values.
 
-    unknown: the words that Typer could not place, in order; ``--lerning-rate 3`` gives an unknown flag with a value.
+    unknown: the words that Typer could not place, in order; ``--lerning-rate 3`` gives an unknown flag with a value, and
+        ``--fully_async`` the option that it spells otherwise.
     """
     flags: dict[str, FlagValue] = dict(meta.get(TYPED, {}))
     stray: list[str] = []
-    last = ""
-    for word in unknown:
-        if word.startswith("-") and len(word) > 1:
-            last, _, value = word.partition("=")
-            flags[option_name(last)] = FlagValue(value, last)
-        elif last:
-            flags[option_name(last)] = FlagValue(word, last)
-            last = ""
-        else:
-            stray.append(word)
+    words = list(unknown)
+    while words:
+        flag, equals, value = words.pop(0).partition("=")
+        if not _is_flag(flag):
+            stray.append(flag + equals + value)
+            continue
+        option = find_option(flag)
+        wanted = 1 if option is None else 0 if option.shape.scalar is bool else 2 if option.shape.pairs else 1
+        values = [value] if equals else []
+        while len(values) < wanted and words and not _is_flag(words[0]):
+            values.append(words.pop(0))
+        name = option_name(flag)
+        flags[name] = _spelt_otherwise(option, flag, values, flags.get(name))
     return flags, stray
+
+
+def _is_flag(word: str) -> bool:
+    """Whether a word begins an option: ``-`` and ``-1`` do not."""
+    return len(word) > 1 and word[0] == "-" and not word[1].isdigit()
+
+
+def _spelt_otherwise(option: Option | None, flag: str, values: Sequence[str], before: FlagValue | None) -> FlagValue:
+    """A flag that Typer does not know, as it would have noted it: ``--fully_async``, ``--eval_prompt_data a b``."""
+    text = values[0] if values else ""
+    if option is None:
+        return FlagValue(text, flag)
+    if option.shape.scalar is bool:
+        return FlagValue(text if values else not flag.startswith("--no"), flag)
+    if not option.shape.repeated:
+        earlier = (*before.earlier, before._replace(earlier=())) if before else ()
+        return FlagValue(text, flag, earlier)
+    item: Any = tuple(values) if option.shape.pairs and len(values) == 2 else text
+    return FlagValue((*(before.value if before else ()), item), flag)

@@ -4,10 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from miles.config.devices import find_gpus, host_memory
-from miles.config.fit import Machine, machine_of
 from miles.config.resolution import Resolution
-from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 from miles_cli.invocation import Typed
 from miles_cli.showing import say, sources_of, standing_lines
@@ -35,18 +32,19 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
     from rich.console import Console
 
     from miles.config.resolve import resolve
+    from miles_cli.dry_run import machine_here, print_data, print_plan
 
     _refuse_without_dry_run(asked)
     sources = replace(sources_of(typed, preset, config), gpu_memory_gib=asked.gpu_memory_gib)
     resolution = resolve(command, sources, code_too=True)
     if asked.as_json:
-        _print_data(resolution, machine_here(sources))
+        print_data(resolution, machine_here(sources))
         return 0
     console = Console(file=sys.stdout, highlight=False, emoji=False)  # its own stream: a run redirects what libraries print
     say(console, standing_lines(sources))
     _print_configuration(resolution, console, brief=console.is_terminal and not asked.dry_run)
     if asked.dry_run:
-        _print_plan(resolution, machine_here(sources), console)
+        print_plan(resolution, machine_here(sources), console)
         return 0
     return _run(resolution, console)
 
@@ -63,38 +61,6 @@ def _print_configuration(resolution: Resolution, console: "Console", *, brief: b
     footer = f"{hidden} defaults are not listed here; `miles config show {resolution.command} …` lists them" if hidden else ""
     title = heading(resolution.command, resolution.derived)
     print_rows(rows, console, as_table=console.is_terminal, title=title, footer=footer)
-
-
-def _print_plan(resolution: Resolution, machine: Machine, console: "Console") -> None:
-    from miles.config.plan import make_plan
-    from miles.loops.resume import look_ahead
-
-    plan = make_plan(resolution, machine)
-    lines = plan.lines()
-    if resumed := look_ahead(resolution):
-        lines = (*lines, "resume", *(f"  {line}" for line in resumed))
-    console.print("\n".join(["", "plan", *lines, ""]), markup=False, soft_wrap=True)
-    for warning in plan.warnings:
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True, style="yellow")
-    console.print("dry run: nothing was started", markup=False, soft_wrap=True)
-
-
-def _print_data(resolution: Resolution, machine: Machine) -> None:
-    import json
-
-    from miles.config.plan import make_plan
-    from miles.config.records import to_data
-    from miles.loops.resume import look_ahead
-
-    configuration = to_data(resolution.command, resolution.derived, resolution.rows, resolution.warnings)
-    content = {"configuration": configuration, "plan": make_plan(resolution, machine).data(), "resume": look_ahead(resolution)}
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
-
-
-def machine_here(sources: Sources) -> Machine:
-    """What a plan is held against: this machine, or GPUs as the user states them."""
-    gpus = find_gpus(sources.environ) if sources.gpu_memory_gib is None else None
-    return machine_of(gpus, host_memory(), sources.gpu_memory_gib)
 
 
 def _refuse_without_dry_run(asked: Asked) -> None:

@@ -78,6 +78,25 @@ def test_an_abbreviation_is_never_taken_for_the_option(typist: Typist, option: O
     assert [flag.text for flag in flags.values()] == [short]
 
 
+@LAWS
+@given(option=st.sampled_from([option for option in all_options() if "_" in option.name]), is_joined=st.booleans())
+def test_a_flag_with_underscores_is_the_option(typist: Typist, option: Option, is_joined: bool) -> None:
+    values = {bool: []}.get(option.shape.scalar, ["a", "-1"] if option.shape.pairs else ["-1"])
+    flag = "--" + option.name
+    words = [f"{flag}={values[0]}", *values[1:]] if is_joined and values else [flag, *values]
+    dashed = typist(["train-async", option.flag, *values, "--lr", "1"])
+    assert typist(["train-async", *words, "--lr", "1"]) == dashed | {option.name: dashed[option.name]._replace(text=flag)}
+
+
+def test_a_repeated_option_with_underscores_keeps_all_its_values(typist: Typist) -> None:
+    words = ["--eval_prompt_data", "a", "x", "--eval_prompt_data", "b", "y", "--rollout_stop", "one", "--rollout_stop=two"]
+    assert {name: flag.value for name, flag in typist(["train", *words]).items()} == {
+        "eval_prompt_data": (("a", "x"), ("b", "y")),
+        "rollout_stop": ("one", "two"),
+    }
+    assert typist(["train", "--no-rollout_shuffle"])["rollout_shuffle"].value is False
+
+
 @pytest.mark.parametrize("words", [["--lerning-rate", "3"], ["--lerning-rate=3"]])
 def test_an_unknown_flag_keeps_its_value(typist: Typist, words: list[str]) -> None:
     assert typist(["train", *words, "--lr", "1"]) == {

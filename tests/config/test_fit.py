@@ -2,11 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from miles.config.devices import Gpu, find_gpus, host_memory
-from miles.config.fit import WAYS, Machine, fits_of, machine_of, warnings_of_fit
+from miles.config.fit import WAYS, Machine, fits_of, machine_of, shortage, warnings_of_fit
 from miles.config.memory import GIB, estimate
 from miles.config.registry import find_option
 from miles.config.resolve import resolve
@@ -31,7 +32,7 @@ def planned(bench):
             resolution = resolve(command, bench.sources(given))
         memory = estimate(resolution)
         fits = fits_of(memory, resolution, machine)
-        return memory, fits, list(warnings_of_fit(fits, resolution, machine))
+        return memory, fits, list(warnings_of_fit(fits, resolution))
 
     return plan
 
@@ -96,12 +97,19 @@ def test_masters_in_host_memory_are_held_against_it(planned):
     assert not fits[-1].is_enough
 
 
-def test_too_few_gpus_are_told_unless_a_cluster_is_joined(planned):
+def test_too_few_gpus_are_told_unless_a_cluster_is_joined(bench):
     two = Machine(64 * GIB, 400 * GIB, 2, "nvidia-smi")
-    flags = {"actor_num_gpus_per_node": "2", "rollout_num_gpus": "2"}
-    assert planned(two, **flags)[2] == ["the run needs 4 GPUs, and this machine has 2; it would not start here"]
-    assert planned(two, **flags, ray_address="auto")[1:] == ((), [])
-    assert len(planned(STATED, **flags, ray_address="auto")[1]) == 2
+    flags = {"actor_num_gpus_per_node": "2", "rollout_num_gpus": "2", "device": "cuda"}
+    with a_machine_with(has_cuda=True, has_sglang=True):
+        alone, joined = bench.resolve("train", flags), bench.resolve("train", flags | {"ray_address": "auto"})
+    assert shortage(alone, two).startswith("the run needs 4 GPU (this machine has 2). Lower ")
+    assert shortage(joined, two) == shortage(alone, STATED) == shortage(alone, replace(two, num_gpus=4)) == ""
+    assert shortage(bench.resolve("train", flags | {"device": "cpu"}), two) == ""
+
+
+def test_a_cluster_s_machines_are_not_known_unless_stated(planned):
+    assert planned(Machine(64 * GIB, 400 * GIB, 2, "nvidia-smi"), ray_address="auto")[1:] == ((), [])
+    assert len(planned(STATED, ray_address="auto")[1]) == 2
 
 
 def test_a_machine_is_its_smallest_gpu_or_what_is_stated():

@@ -8,6 +8,7 @@ SYNC = "miles train --config base.toml"
 FULLY = "miles train-async --fully-async --config base.toml"
 SHOW = "miles config show train --config base.toml"
 HELD_OUT = "--eval-prompt-data a prompts.jsonl"
+MIXED = '{"prompt": "1 + 1", "label": "2"}\n{"prompt": 3, "label": "2"}\n{"promt": "1 + 2", "label": "3"}\n'
 SIZED = '{"vocab_size": 151936, "max_position_embeddings": 4096}'
 
 
@@ -109,6 +110,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("An empty prompt file", f"{SYNC} --prompt-data empty.jsonl", {"empty.jsonl": "\n"}),
         Case("A prompt file that is no JSONL", f"{SYNC} --prompt-data list.txt", {"list.txt": "1 + 1\n"}),
         Case("Prompts under another key", f"{SYNC} --prompt-data math.jsonl", {"math.jsonl": '{"question": "1 + 1"}\n'}),
+        Case("Lines that are no prompts", f"{SYNC} --prompt-data mixed.jsonl --dry-run", {"mixed.jsonl": MIXED}),
         Case("A model that is no folder", f"{SYNC} --hf-checkpoint org/model"),
         Case("A folder that is no model", f"{SYNC} --hf-checkpoint .", {}),
         Case("A file in place of the run folder", f"{SYNC} --run-dir prompts.jsonl"),

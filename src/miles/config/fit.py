@@ -89,17 +89,23 @@ def fits_of(memory: Memory, resolution: Resolution, machine: Machine) -> tuple[F
     return tuple(found)
 
 
-def warnings_of_fit(fits: Sequence[Fit], resolution: Resolution, machine: Machine) -> Iterator[str]:
+def shortage(resolution: Resolution, machine: Machine) -> str:
+    """Why a run could not start on this machine alone: GPUs that it has not; empty where it could, or that is not known."""
+    is_alone = resolution.derived.device == "cuda" and resolution.config.cluster.ray_address is None
+    needed = _gpus_of_a_node(resolution)
+    if not is_alone or machine.num_gpus is None or needed <= machine.num_gpus:
+        return ""
+    ways = "Lower --actor-num-gpus-per-node or --rollout-num-gpus, or join a larger cluster with --ray-address"
+    return f"the run needs {needed} GPU (this machine has {machine.num_gpus}). {ways}."
+
+
+def warnings_of_fit(fits: Sequence[Fit], resolution: Resolution) -> Iterator[str]:
     """What cannot be, by the estimate, each with the options that lower it."""
     for fit in fits:
         if not fit.is_enough:
             what = f"{fit.place}: about {spell_bytes(fit.needed)} are needed, and {fit.device} has {spell_bytes(fit.has)}"
             ways = ", ".join(ways_to_lower(fit.parts, resolution))
             yield f"{what}. Lower it with {ways}" if ways else what
-    needed = _gpus_of_a_node(resolution)
-    is_alone = resolution.derived.device == "cuda" and resolution.config.cluster.ray_address is None
-    if is_alone and machine.num_gpus is not None and needed > machine.num_gpus:
-        yield f"the run needs {needed} GPUs, and this machine has {machine.num_gpus}; it would not start here"
 
 
 def ways_to_lower(parts: Mapping[str, int], resolution: Resolution) -> Iterator[str]:

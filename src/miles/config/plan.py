@@ -101,7 +101,7 @@ def make_plan(resolution: Resolution, machine: Machine) -> Plan:
         points=tuple(point_lines(resolution, work)),
         memory=memory,
         fits=fits,
-        warnings=tuple(warnings_of_fit(fits, resolution, machine)),
+        warnings=tuple(warnings_of_fit(fits, resolution)),
         writes=tuple(_writes(resolution)),
         user_code=check_user_code(resolution),
     )

@@ -71,6 +71,9 @@ def read_record(folder: Path) -> Record:
             raise _refused(folder, "there is no such command or folder", remedy) from error
         why = f"is no run folder: it has no {RECORD_FILE}"
         raise _refused(folder, why, "Give the folder of a run, as in `runs/…`") from error
+    except NotADirectoryError as error:
+        remedy = f"Run: miles config show --config {folder}"
+        raise _refused(folder, "is a file, and a run folder or a command is due", remedy) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"has a {RECORD_FILE} that cannot be read: {error}"
         remedy = f"Run: miles config show train --config {folder / 'config.toml'}"

@@ -90,10 +90,7 @@ def prompt_source(
     Raises:
         DataError: some lines cannot be used.
     """
-    data = config.data
-    line_format = PromptFormat(
-        derived.max_prompt_len, data.input_key, data.label_key, data.metadata_key, data.apply_chat_template
-    )
+    line_format = PromptFormat.of(config.data, derived.max_prompt_len)
     return PromptSource.from_jsonl(path, tokenizer, line_format, config.sampling.rollout_seed if shuffles else None)
 
 

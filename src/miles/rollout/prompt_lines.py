@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from miles.config.options.data import DataOptions
 from miles.errors import DataError
 
 MAX_REPORTED = 20
@@ -46,6 +47,11 @@ class PromptFormat:
     label_key: str | None = "label"
     metadata_key: str | None = None
     apply_chat_template: bool = False
+
+    @classmethod
+    def of(cls, data: DataOptions, max_prompt_len: int) -> "PromptFormat":
+        """As a run's options say."""
+        return cls(max_prompt_len, data.input_key, data.label_key, data.metadata_key, data.apply_chat_template)
 
 
 @dataclass(frozen=True, slots=True)

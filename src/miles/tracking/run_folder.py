@@ -117,8 +117,8 @@ def refuse_checkpoints_of_another_run(folder: RunFolder) -> None:
     Raises:
         ConfigError: they do.
     """
-    if folder.latest() is None or (folder.path / "config.toml").exists():
-        return
+    if folder.latest() is None or (folder.path / "config.toml").exists() or folder.has_rows:
+        return  # rows without a config.toml are a run whose record is lost, which a resume says
     why = "holds the checkpoints of another run"
     remedy = "Give another --save, or --run-dir with the folder of that run"
     raise ConfigError([Problem("save", str(folder.checkpoints), "--save", why, remedy)])

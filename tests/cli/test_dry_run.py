@@ -1,0 +1,78 @@
+"""A dry run ends as a start would: with the same refusals and exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from miles.config.devices import Gpu
+from miles.config.memory import GIB
+from miles.errors import DataError
+from miles.loops.data import load_data
+from miles.tracking.last_start import note_end, note_start
+from miles.tracking.run_folder import RunFolder
+from miles_cli import dry_run
+from miles_cli.app import app
+from tests.pretend import a_machine_with
+
+pytestmark = pytest.mark.unit
+WORDS = ("train", "--preset", "reverse", "--dry-run")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def miles(*words: str, code: int) -> str:
+    result = CliRunner().invoke(app, [*WORDS, *words])
+    assert result.exit_code == code, result.output
+    return result.stderr
+
+
+def test_lines_that_are_no_prompts_are_named_in_all_files(place: Path) -> None:
+    (place / "data.jsonl").write_text('{"prompt": "a", "label": "b"}\n{"prompt": 3, "label": "b"}\n{"promt": "a"}\n')
+    (place / "held.jsonl").write_text('{"prompt": "a", "label": "b"}\n{\n')
+    said = miles("--prompt-data", "data.jsonl", "--eval-prompt-data", "x", "held.jsonl", code=2)
+    for place_in_file in ("data.jsonl:2: ", "data.jsonl:3: ", "held.jsonl:2: "):
+        assert place_in_file in said
+    assert said == miles("--prompt-data", "data.jsonl", "--eval-prompt-data", "x", "held.jsonl", "--json", code=2)
+
+
+def test_a_start_refuses_the_same_lines(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from miles.config.resolve import resolve
+    from miles.config.sources import FlagValue, Sources
+
+    (place / "data.jsonl").write_text('{"prompt": "a", "label": "b"}\n{"prompt": 3, "label": "b"}\n')
+    resolution = resolve("train", Sources({"prompt_data": FlagValue("data.jsonl", "--prompt-data")}, preset="reverse"))
+    with pytest.raises(DataError) as caught:
+        load_data(resolution.config, resolution.derived)
+    assert str(caught.value) in miles("--prompt-data", "data.jsonl", code=2)
+
+
+def test_a_folder_in_which_a_run_is_working(place: Path) -> None:
+    (place / "run").mkdir()
+    start = note_start(place / "run")
+    assert f"run is in use by process {start.pid} on " in miles("--run-dir", "run", code=3)
+    note_end(place / "run", start, 0, "")
+    miles("--run-dir", "run", code=0)
+
+
+def test_checkpoints_of_another_run(place: Path) -> None:
+    folder = RunFolder(place / "run", place / "kept")
+    folder.checkpoint_for(3).mkdir(parents=True)
+    folder.point_latest_at(folder.checkpoint_for(3))
+    assert "holds the checkpoints of another run" in miles("--save", "kept", code=2)
+
+
+def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "find_gpus", lambda environ: [Gpu("H200", 140 * GIB, 140 * GIB)])
+    with a_machine_with(has_cuda=True, has_sglang=True):
+        result = CliRunner().invoke(app, [*WORDS, "--device", "cuda"])
+        data = CliRunner().invoke(app, [*WORDS, "--device", "cuda", "--json"])
+        assert "the run needs 2 GPU (this machine has 1)" in miles("--device", "cuda", code=3)
+    assert (result.exit_code, data.exit_code) == (3, 3)
+    assert "fits: each trainer rank" in result.stdout
+    assert json.loads(data.stdout)["plan"]["fits"][0]["is_enough"]
