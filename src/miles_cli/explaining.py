@@ -45,14 +45,14 @@ def _found(key: str, sources: Sources) -> tuple[str, str, list[Fact]]:
     option = find_option(key)
     if option is None and (other := _no_option(key, sources)) is not None:
         return "", other.head, list(other.facts)
-    meant = option or _by_old_name(key) or _by_other_name(key) or nearest_option(key)
+    meant = option or find_option(key.rpartition(".")[2]) or _by_old_name(key) or _by_other_name(key) or nearest_option(key)
     if meant is not None:
         return "" if option else _note(key, meant), f"{meant.name}: {meant.help}", list(option_facts(meant, sources))
     near = nearest_key(key)
     if near and (other := _no_option(near, sources)) is not None:
         return f"There is no {key}; the nearest is {near}.", other.head, list(other.facts)
     remedy = f"Try: miles config search {key.strip('-$')}"
-    raise ConfigError([Problem(key, "", "", "no option has this name, or one like it", remedy)])
+    raise ConfigError([Problem(key or '""', "", "", "no option has this name, or one like it", remedy)])
 
 
 def _no_option(key: str, sources: Sources) -> Explained | None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from miles.config.registry import find_option
 from miles.config.server_arguments import OWNED, SERVERS, argument_list
+from miles.config.sources import COMMAND_FLAGS
 from miles_cli.app import app
 from miles_cli.beside_options import explained, nearest_key
 
@@ -48,6 +49,22 @@ def test_every_flag_of_every_command_is_explained() -> None:
         assert find_option(flag) or found, flag
         if found:
             assert command in dict(found.facts)["command"] or len([label for label, _ in found.facts if label == "command"]) > 1
+
+
+def test_flags_of_the_command_line_are_known_to_files_and_variables(place: Path) -> None:
+    found = {
+        flag
+        for command, flag in flags_below(typer.main.get_command(app))
+        if command.startswith(("miles train", "miles config show"))
+    }
+    assert {"--" + name.replace("_", "-") for name in COMMAND_FLAGS} == {flag for flag in found if not find_option(flag)}
+    (place / "run.toml").write_text("dry_run = true\n")
+    words = ["config", "show", "train", "--preset", "reverse", "--config", "run.toml", "--json"]
+    said = CliRunner().invoke(app, words, env={"MILES_JSON": "1"}).stderr
+    assert "dry_run = true (run.toml:1): is a flag of the command line" in said
+    assert "--json (command line): is a flag of another command" in said
+    shown = CliRunner().invoke(app, words[:5], env={"MILES_JSON": "1"}).stdout
+    assert "warning: $MILES_JSON is ignored: --json is a flag of the command line" in shown
 
 
 @pytest.mark.parametrize("flag", ["--preset", "--config", "--dry-run", "--format", "--gpu-memory-gib"])

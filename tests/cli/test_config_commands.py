@@ -194,6 +194,15 @@ def test_validate_tells_file_line_what_why_and_what_to_do(place: Path) -> None:
     assert json.loads(miles("config", "validate", "b.toml", "--format", "json").stdout) == []
 
 
+def test_validate_tells_the_line_of_an_item(place: Path) -> None:
+    (place / "a.toml").write_text("[sglang]\nlog-level = 'info'\nfoo = 1\n[eval_prompt_data]\nx = 'gone.jsonl'\n")
+    lines = miles("config", "validate", "a.toml", code=2).stdout.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["a.toml:3:", "a.toml:5:"]
+    assert [line.split(" ")[0] for line in miles("config", "validate", "--no-paths", "a.toml", code=2).stdout.splitlines()] == [
+        "a.toml:3:"
+    ]
+
+
 def test_schema_and_starter(place: Path) -> None:
     assert json.loads(miles("config", "schema").stdout)["properties"]["lr"] == {"$ref": "#/$defs/lr"}
     (place / "miles.toml").write_text(miles("config", "init", "--preset", "reverse").stdout)

@@ -69,7 +69,7 @@ def test_a_file_can_choose_the_schedule_in_its_table(bench):
         ("l-r = 1", "l-r", "there is no such option. Did you mean lr?"),
         ("save-interval = 1\nsave_interval = 2", "save_interval", "is given twice in one table"),
         ("description = 'x'", "description", "there is no such option"),
-        ("preset = 'x'", "preset", "there is no such option"),
+        ("preset = 'x'", "preset", "is a flag of the command line, and no option of a run. Pass --preset there"),
     ],
 )
 def test_misplaced_and_unknown_keys(bench, text, option, words):

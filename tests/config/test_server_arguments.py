@@ -82,7 +82,13 @@ json-model-override-args = {a = 1}
     wrong = text.replace("0.7", '"much"').replace("enable-metrics", "enable-metrix")
     problems = bench.examine("train", files=[wrong]).problems
     assert [problem.why.partition(":")[0] for problem in problems] == ["mem-fraction-static", "enable-metrix"]
-    assert all(".toml:2" in problem.origin for problem in problems)
+    assert [problem.origin.rpartition(":")[2] for problem in problems] == [
+        str(line_of(wrong, name)) for name in ("much", "metrix")
+    ]
+
+
+def line_of(text, word):
+    return next(number for number, line in enumerate(text.splitlines(), 1) if word in line)
 
 
 def test_one_value_means_one(bench):

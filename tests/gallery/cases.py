@@ -90,6 +90,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         in_file("An unknown key", "lr = 1e-5\n\nrollout_temprature = 0.7\n"),
         in_file("A key written with dashes is understood, and named as written", "rollout-temperature = 0\n"),
         in_file("The same key in both spellings", "save-interval = 5\nsave_interval = 10\n"),
+        in_file("A flag of the command line in a file", 'preset = "reverse"\n'),
         in_file("A section that other tools have", "[optimizer]\nlr = 1e-5\n"),
         in_file("A key in the wrong section", "[train]\nupdate_weights_interval = 2\n", ASYNC),
         in_file("A section of a schedule, misspelt", "[fully-async]\nmax_weight_staleness = 2\n", FULLY),
@@ -98,6 +99,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         Case("An unknown preset", "miles train --preset revers"),
         Case("An unknown command", "miles trian"),
         Case("An argument that sglang does not have", f"{SYNC} --sglang mem-fraction-statik 0.7"),
+        in_file("One in a file, at its line", "[sglang]\nlog-level = 'info'\nmem-fraction-statik = 0.7\n"),
         Case("An argument of sglang that miles owns", f"{SYNC} --sglang tp-size 2"),
     ),
     "Files": (

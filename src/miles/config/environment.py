@@ -10,7 +10,7 @@ from pathlib import Path
 
 from miles.config.old_names import old_name_words
 from miles.config.registry import VARIABLE_PREFIX, find_option, nearest_option, option_name
-from miles.config.sources import CONFIG_VARIABLE, Given, Origin, OriginKind
+from miles.config.sources import COMMAND_FLAGS, CONFIG_VARIABLE, Given, Origin, OriginKind
 from miles.errors import Problem
 
 FULLY_ASYNC = "MILES_FULLY_ASYNC"
@@ -66,6 +66,8 @@ def _api_problem(value: str, origin: Origin) -> Problem:
 def _unknown_warning(command: str, variable: str) -> str:
     if old := old_name_words(f"--{option_name(variable).replace('_', '-')}"):
         return f"${variable} is ignored: it {old[0]}"
+    if (name := option_name(variable)) in COMMAND_FLAGS:
+        return f"${variable} is ignored: --{name.replace('_', '-')} is a flag of the command line, and no option of a run"
     near = nearest_option(variable, command)
     meant = "" if near is None else near.flag if near.variable == FULLY_ASYNC else f"${near.variable}"
     hint = f"; did you mean {meant}?" if meant else ""

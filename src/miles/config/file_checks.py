@@ -60,27 +60,29 @@ def prompt_file(view: View) -> Iterator[Problem]:
 def eval_files(view: View) -> Iterator[Problem]:
     """So can the held-out ones."""
     for name, path in view["eval_prompt_data"]:
-        yield from _file_problems(view, "eval_prompt_data", path, f"{name}: ")
+        yield from _file_problems(view, "eval_prompt_data", path, name)
 
 
-def _file_problems(view: View, option: str, path: Path, label: str) -> Iterator[Problem]:
+def _file_problems(view: View, option: str, path: Path, item: str) -> Iterator[Problem]:
+    label = f"{item}: " if item else ""
     remedy = f"Pass a JSONL file as {option_table()[option].flag}"
     if not path.exists():
-        yield view.problem(option, f"{label}there is no such file: {path}", "Correct the path")
+        yield view.problem(option, f"{label}there is no such file: {path}", "Correct the path", item)
     elif path.is_dir():
-        yield view.problem(option, f"{label}is a folder: {path}", remedy)
+        yield view.problem(option, f"{label}is a folder: {path}", remedy, item)
     elif not path.is_file():
-        yield view.problem(option, f"{label}is no regular file: {path}", f"{remedy}; it is read more than once")
+        yield view.problem(option, f"{label}is no regular file: {path}", f"{remedy}; it is read more than once", item)
     else:
         try:
             found = first_line(path)
         except OSError as error:
-            yield view.problem(option, f"{label}cannot be read ({error.strerror}): {path}", "Correct the path or its permissions")
+            why = f"{label}cannot be read ({error.strerror}): {path}"
+            yield view.problem(option, why, "Correct the path or its permissions", item)
             return
         if found is None:
-            yield view.problem(option, f"{label}the file is empty: {path}", remedy)
+            yield view.problem(option, f"{label}the file is empty: {path}", remedy, item)
         elif not isinstance(_parsed(found[1]), dict):
-            yield view.problem(option, f"{label}line {found[0]} is no JSON object: {path}", remedy)
+            yield view.problem(option, f"{label}line {found[0]} is no JSON object: {path}", remedy, item)
 
 
 def _parsed(line: bytes) -> Any:

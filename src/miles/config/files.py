@@ -18,7 +18,7 @@ from miles.config.old_names import old_name_words
 from miles.config.options.base import OptionSet
 from miles.config.reading import MASK, shown, shown_unknown
 from miles.config.registry import SECTIONS, Option, find_option, nearest_option, option_name, selector_of, variants_of
-from miles.config.sources import Given, Origin, OriginKind
+from miles.config.sources import COMMAND_FLAGS, Given, Origin, OriginKind
 from miles.config.toml_lines import lines_of_keys
 from miles.errors import ConfigError, Problem
 
@@ -72,7 +72,9 @@ class _Reader:
                 if name in given:
                     other = given[name].origin.spelling or name
                     self.refuse((*path, key), value, "is given twice in one table", f"Keep one of {other} and {key}")
-                given[name] = Given(name, value, self.origin((*path, key)), self.folder)
+                names = value if isinstance(value, Mapping) else ()
+                items = {item: self.origin((*path, key, item)).text for item in names}
+                given[name] = Given(name, value, self.origin((*path, key)), self.folder, items)
         table = ".".join(path).replace("-", "_")
         self.tables[table] = self.tables.get(table, ()) + tuple(given.values())
 
@@ -195,6 +197,11 @@ def unknown_words(spelling: str, command: str | None) -> tuple[str, str]:
     """Why and remedy for a name that no option has."""
     if old := old_name_words(spelling):
         return old
+    if (name := option_name(spelling)) in COMMAND_FLAGS:
+        flag = "--" + name.replace("_", "-")
+        if spelling.startswith("-"):
+            return "is a flag of another command", f"`miles config explain {flag}` says of which"
+        return "is a flag of the command line, and no option of a run", f"Pass {flag} there, and leave {spelling} out"
     near = nearest_option(spelling, command)
     if near is None:
         return "there is no such option", f"`miles {command or 'train'} --help` lists the options"

@@ -57,7 +57,8 @@ def merge(layers: Layers, chains: Mapping[str, Chain]) -> Merged:
     values = {name: value for name, value in values.items() if value is not REQUIRED}
     origins = {name: str(chain[0].origin) for name, chain in chains.items()}
     texts = {name: shown_given(option_table()[name], chain[0].raw, chain[0].folder) for name, chain in chains.items()}
-    view = View(layers.command, layers.variants, values, frozenset(chains) & frozenset(values), origins, texts)
+    items = {name: chain[0].items for name, chain in chains.items()}
+    view = View(layers.command, layers.variants, values, frozenset(chains) & frozenset(values), origins, texts, items)
     return _set_aside(Merged(view, {}, tuple(problems)), chains)
 
 

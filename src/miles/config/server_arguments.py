@@ -100,7 +100,7 @@ def server_arguments(server: str) -> Callable[[View], Iterator[Problem]]:
         for name, value in view[server]:
             given[plain_name(name)] = given.get(plain_name(name), 0) + 1
             for why, remedy in _argument_problems(server, name, value, given[plain_name(name)]):
-                yield view.problem(server, f"{name}: {why}", remedy)
+                yield view.problem(server, f"{name}: {why}", remedy, name)
 
     return find
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CONFIG_VARIABLE = "MILES_CONFIG"
+COMMAND_FLAGS = ("preset", "config", "dry_run", "json", "gpu_memory_gib", "help_all", "changed", "format")  # no options of a run
 PROJECT_FILE = "miles.toml"
 
 
@@ -58,12 +59,14 @@ class Given:
     """A value as a source gave it.
 
     folder: what a relative path is relative to.
+    items: of a table its keys, each with its own origin.
     """
 
     name: str
     raw: Any
     origin: Origin
     folder: Path
+    items: Mapping[str, str] = field(default_factory=dict)
 
 
 class FileSource(NamedTuple):

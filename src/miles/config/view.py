@@ -27,6 +27,7 @@ class View:
     given: the options that somebody set.
     origins: where the values given came from; empty for a configuration built in Python.
     texts: the values given as they were written; likewise.
+    items: option → the keys of its table in a file, each with its own origin.
     """
 
     command: str
@@ -35,6 +36,7 @@ class View:
     given: frozenset[str]
     origins: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    items: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -42,11 +44,12 @@ class View:
     def __contains__(self, name: str) -> bool:
         return name in self.values
 
-    def problem(self, name: str, why: str, remedy: str) -> Problem:
-        """A problem with an option, its value and origin filled in."""
+    def problem(self, name: str, why: str, remedy: str, item: str = "") -> Problem:
+        """A problem with an option, or with one item of it, its value and origin filled in."""
         value = self.values.get(name)
         text = "" if value is None or value == () else shown(option_table()[name], value)
-        return Problem(name, self.texts.get(name, text), self.origins.get(name, ""), why, remedy)
+        origin = self.items.get(name, {}).get(item) or self.origins.get(name, "")
+        return Problem(name, self.texts.get(name, text), origin, why, remedy)
 
     def named(self, name: str) -> str:
         """An option with value and origin, to be used within a sentence: ``lr = 1e-05 (--lr)``."""
