@@ -47,8 +47,7 @@ def test_gradient_and_metrics_are_near_those_of_float32(half, options):
 
 def test_log_probs_masters_gradients_and_moments_are_float32(half):
     built, batch = half(entropy_coef=0.01), batch_of(MADE)
-    _, steps, _ = built.prepare(batch)
-    scores = built.model(steps[0].parts[0], 1.0, True)
+    scores = built.model(built.prepare(batch).steps[0].parts[0], 1.0, True)
     assert {scores.logprobs.dtype, scores.entropy.dtype} == {torch.float32}
     rounded = scores.logprobs.to(torch.bfloat16).float()
     assert not torch.equal(rounded, scores.logprobs), "the softmax was taken in bfloat16"
