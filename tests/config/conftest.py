@@ -11,7 +11,7 @@ from tests.pretend import a_machine_with
 @pytest.fixture(autouse=True, scope="session")
 def sglang_here():
     """As where sglang is installed; what is said without it has tests of its own."""
-    with a_machine_with(has_sglang=True):
+    with a_machine_with(has_sglang=True, has_router=True):
         yield
 
 

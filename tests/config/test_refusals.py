@@ -424,3 +424,31 @@ def test_sglang_is_asked_for_only_where_it_is_installed(bench, monkeypatch):
     found["has_sglang"] = True
     sources = bench.sources({"engine": "sglang"}, bare=True, preset="reverse")
     assert resolve("train", sources).derived.engine == "sglang"
+
+
+@pytest.mark.parametrize(("flags", "option", "words"), [
+    ({"router_policy": "manual"}, "router_policy", "there is one engine"),
+    ({"router": "cache-threshold 0.5"}, "router", "no router is started"),
+    ({"router_policy": "manual", "rollout_num_gpus": "2", "router": "policy random"}, "router", "belongs to miles"),
+])  # fmt: skip
+def test_a_router_that_is_not_started_is_not_configured(bench, flags, option, words):
+    (problem,) = refuse(bench, "train", {name: text if name != "router" else [text.split()] for name, text in flags.items()})
+    assert problem.option == option
+    assert words in problem.why
+
+
+def test_a_router_stands_before_several_sglang_engines_where_it_is_installed(bench, monkeypatch):
+    found = {"has_sglang": True, "has_router": True}
+    monkeypatch.setattr(resolving, "read_facts", lambda *_: Facts(10, 256, has_cuda=False, **found))
+
+    def policy(**flags):
+        return resolve("train", bench.sources(flags, bare=True, preset="reverse")).derived.router_policy
+
+    assert policy(engine="sglang", rollout_num_gpus="2") == "manual"
+    assert policy(engine="sglang") == policy(rollout_num_gpus="2") == "none"
+    assert policy(engine="sglang", rollout_num_gpus="2", router_policy="none") == "none"
+    assert policy(rollout_num_gpus="2", router_policy="random") == "random"
+    found["has_router"] = False
+    assert policy(engine="sglang", rollout_num_gpus="2") == "none"
+    (problem,) = refuse(bench, "train", {"rollout_num_gpus": "2", "router_policy": "random"})
+    assert "sglang-router, which is not installed" in problem.why

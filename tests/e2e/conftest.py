@@ -128,7 +128,12 @@ class RunningMiles:
 
     def child(self, word: str) -> psutil.Process:
         """The process whose command line or name holds ``word``."""
-        return next(process for process in self.family if word in process.name() + " ".join(process.cmdline()))
+        return self.children(word)[0]
+
+    def children(self, word: str) -> list[psutil.Process]:
+        """All of them, oldest first."""
+        found = [process for process in self.family if word in process.name() + " ".join(process.cmdline())]
+        return sorted(found, key=lambda process: process.create_time())
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

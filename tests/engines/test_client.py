@@ -10,7 +10,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miles.engines.client import EngineClient, error_words, parse_answer, wire_rid
+from miles.engines.answers import parse_answer, wire_rid
+from miles.engines.client import EngineClient
+from miles.engines.connection import error_words
 from miles.engines.fleet import EngineFleet
 from miles.engines.wire import GenerateRequest, SamplingParams
 from miles.errors import EngineError
@@ -308,3 +310,61 @@ async def test_requests_of_different_versions_share_no_cached_prefix() -> None:
             with pytest.raises(EngineError, match="no list of 1 answers"):
                 await client.generate([request("a")])
     assert keys[0] != keys[1] == keys[2]
+
+
+async def test_a_bounded_pool_keeps_requests_back_and_lets_aborts_pass() -> None:
+    release, is_full, counts = asyncio.Event(), asyncio.Event(), {"/generate": 0, "/abort_request": 0}
+    most = 0
+
+    async def handler(http: web.Request) -> web.Response:
+        nonlocal most
+        counts[http.path] += 1
+        if http.path == "/generate":
+            most = max(most, counts["/generate"])
+            if most == 3:
+                is_full.set()
+            await release.wait()
+            counts["/generate"] -= 1
+        return web.json_response([answer_body([(0, 0, 1)], 1)])
+
+    async with answering(handler) as address, EngineClient(address, max_generations=3) as client:
+        tasks = [asyncio.create_task(client.generate([request(str(number), 1)])) for number in range(9)]
+        await is_full.wait()
+        await client.abort(["0"])
+        assert counts["/abort_request"] == 1
+        release.set()
+        assert [answers[0].rid for answers in await asyncio.gather(*tasks)] == [str(number) for number in range(9)]
+    assert most == 3
+
+
+async def test_a_fleet_s_engines_hold_no_more_than_they_may_and_what_waits_is_told() -> None:
+    clients = [ScriptedClient(), ScriptedClient()]
+    fleet = EngineFleet(clients, max_in_flight=2)
+    heard: list[bool] = []
+    fleet.on_room(lambda: heard.append(fleet.has_room))
+    tasks = [asyncio.create_task(fleet.generate([request(str(number))])) for number in range(6)]
+    await asyncio.wait(tasks, timeout=0.01)
+    assert [len(client.asked) for client in clients] == [2, 2]
+    assert not fleet.has_room
+    for client in clients:
+        client.release.set()
+    await asyncio.gather(*tasks)
+    assert sorted(clients[0].asked + clients[1].asked) == [str(number) for number in range(6)]
+    assert heard == [True]
+
+
+async def test_an_engine_that_does_not_pause_in_time_is_lost_and_not_asked_twice() -> None:
+    num_asked = 0
+
+    async def silent(_: web.Request) -> web.StreamResponse:
+        nonlocal num_asked
+        num_asked += 1
+        await asyncio.Event().wait()
+        raise web.HTTPInternalServerError
+
+    async with answering(silent) as address:
+        fleet = EngineFleet([EngineClient(address, prompt_timeout_seconds=0.1)], recovers=True)
+        await fleet.pause("retract")
+        assert fleet.clients == ()
+        assert "did not answer within 0.1 s" in await fleet.lost(0)
+        assert num_asked == 1

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from miles.engines.client import EngineClient, EngineUnreachableError
+from miles.engines.client import EngineClient
+from miles.engines.connection import EngineUnreachableError
 from miles.engines.fleet import EngineFleet
 from miles.engines.wire import Answer, GenerateRequest, SamplingParams
 from miles.errors import EngineError

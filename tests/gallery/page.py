@@ -77,7 +77,7 @@ def entry(case: Case) -> str:
 @cache
 def answers() -> Mapping[str, tuple[int, str]]:
     """What miles says to every mistake, by title; each is made once."""
-    with a_machine_with(has_sglang=True):
+    with a_machine_with(has_sglang=True, has_router=True):
         return {case.title: answer(case) for cases in CASES.values() for case in cases}
 
 

@@ -31,6 +31,10 @@ class Process:
     client: Client = field(default_factory=Client)
     end: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_killed: bool = False
+    name: str = "engine 0"
+
+    async def join(self, fleet: EngineFleet) -> None:
+        await fleet.admit(0, self.client)
 
     async def ended(self) -> str:
         return await asyncio.shield(self.end)

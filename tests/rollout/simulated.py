@@ -219,3 +219,8 @@ class SimulatedEngine:
 
     async def abort(self, rids: Sequence[str]) -> None:
         self.aborted.extend(rids)
+
+    has_room = True
+
+    def on_room(self, listener: Callable[[], None]) -> None:
+        """There is always room."""

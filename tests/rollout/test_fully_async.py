@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from miles.config.options.rollout import FullyAsync, SyncRollout
+from miles.engines.client import EngineClient
+from miles.engines.fleet import EngineFleet
+from miles.engines.wire import Answer, GenerateRequest, SamplingParams
 from miles.errors import EngineError, RolloutError
 from miles.rollout.buffer import PacedBuffer
 from miles.rollout.contracts import RolloutFnInput
@@ -448,3 +451,39 @@ def test_a_buffer_of_ones_own_may_reorder_but_never_breaks_the_bound(seed: int) 
     scenario = Scenario(seed, 2, 1, 1, 10, False, 0.0, 1.0, None, None, False)
     made = run_virtual(loop(FullyAsyncRolloutFn(setup), setup, scenario))
     assert all(staleness(version, group) <= 1 for version, rollout in made for group in rollout.groups)
+
+
+class SlowClient(EngineClient):
+    """An engine whose answers take a second each, whatever else it does; remembers the most it held."""
+
+    def __init__(self) -> None:
+        super().__init__("http://slow")
+        self.num_held = self.most_held = 0
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        self.num_held += len(requests)
+        self.most_held = max(self.most_held, self.num_held)
+        await asyncio.sleep(1)
+        self.num_held -= len(requests)
+        return []
+
+
+def test_nothing_is_admitted_while_requests_wait_for_room_at_the_engines() -> None:
+    async def run() -> None:
+        client = SlowClient()
+        fleet = EngineFleet([client], max_in_flight=6)
+
+        async def generate(asked: Prompt, version: int) -> Group:
+            requests = [GenerateRequest(f"{asked.index}-{place}", (1,), SamplingParams(1)) for place in range(2)]
+            await fleet.generate(requests)
+            return group(asked.index, version)
+
+        setup = given(generate, FullyAsync(max_weight_staleness=20, no_progress_seconds=QUIET), num_rollout=8, engines=fleet)
+        fn = FullyAsyncRolloutFn(setup)
+        for rollout_id in range(8):
+            setup.ledger.mark_trained(await fn(rollout_id, 0))
+            assert setup.ledger.counts()["ledger/in_flight"] <= 3 + 2, "three groups at the engine, and one or two in line"
+        assert client.most_held == 6, "the engine was kept full"
+        await fn.close()
+
+    run_virtual(run())

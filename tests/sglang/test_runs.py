@@ -12,35 +12,55 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
 Start = Callable[..., RunningMiles]
 
 
-def test_a_killed_server_costs_no_sample_and_the_run_learns(start_miles: Start) -> None:
-    run = start_miles(
-        "train-async",
-        "--fully-async",
-        "--preset",
-        "reverse",
-        "--engine",
-        "sglang",
-        "--num-rollout",
-        "50",
-        "--eval-interval",
-        "1000",
-    )
-    run.wait_for_rows(10)
-    run.child("sglang::scheduler").send_signal(signal.SIGKILL)
-    assert run.wait() == 0, run.output[-3000:]
-    assert "starting it again (1 of 3)" in run.output
-    assert "engine 0 serves again" in run.output
+def loses_nothing(run: RunningMiles, num_rollouts: int) -> None:
+    """Every rollout is trained once, within its bound, and nothing of the run is left."""
     steps = [row for row in run.rows if "train/loss" in row]
-    assert [row["rollout_id"] for row in steps] == list(range(50))
-    assert steps[-1]["ledger/trained"] == 50 * 16
+    assert [row["rollout_id"] for row in steps] == list(range(num_rollouts))
+    last = steps[-1]
+    assert last["ledger/trained"] == num_rollouts * 16
+    alive = sum(last[f"ledger/{state}"] for state in ("waiting", "in_flight", "buffered", "in_training"))
+    assert last["ledger/issued"] == last["ledger/trained"] + alive
     assert max(row["rollout/staleness/max"] for row in steps) <= 4
+    assert run.survivors() == []
+
+
+def both_are_lost(run: RunningMiles, killed: str, stopped: str) -> None:
+    """One engine is killed, then the other hangs, so that for a while there is none."""
+    run.wait_for_rows(5)
+    assert run.child("sglang::router").is_running()
+    first, second = run.children(killed)[0], run.children(stopped)[1]
+    first.send_signal(signal.SIGKILL)
+    run.wait_for_rows(7)
+    second.send_signal(signal.SIGSTOP)
+    assert run.wait() == 0, run.output[-3000:]
+    for engine in (0, 1):
+        assert f"engine {engine} serves again" in run.output
+    assert run.output.count("starting it again (1 of 3)") == 2
+
+
+LOSING = (
+    "train-async", "--fully-async", "--preset", "reverse", "--rollout-num-gpus", "2", "--num-rollout", "50",
+    "--rollout-health-check-interval", "1", "--rollout-health-check-timeout", "5", "--eval-interval", "1000",
+)  # fmt: skip
+
+
+def test_lost_servers_cost_no_sample_and_the_run_learns(start_miles: Start) -> None:
+    run = start_miles(*LOSING, "--engine", "sglang")
+    both_are_lost(run, "sglang::scheduler", "sglang::scheduler")
+    loses_nothing(run, 50)
+    steps = [row for row in run.rows if "train/loss" in row]
     fresh = [row for row in steps if row["rollout/staleness/max"] == 0]
     assert fresh
     assert max(row["train/train_rollout_logprob_abs_diff"] for row in fresh) < 1e-4
     evaluations = [row["eval/reverse"] for row in run.rows if "eval/reverse" in row]
     assert evaluations[0] < 0.6
     assert evaluations[-1] > 0.8
-    assert run.survivors() == []
+
+
+def test_embedded_engines_lost_behind_the_router_cost_no_sample(start_miles: Start) -> None:
+    run = start_miles(*LOSING, "--router-policy", "manual")
+    both_are_lost(run, "EngineActor", "EngineActor")
+    loses_nothing(run, 50)
 
 
 def test_a_server_that_does_not_start_is_told_with_its_last_lines(start_miles: Start) -> None:

@@ -86,6 +86,8 @@ def _machine(view: View, derived: Derived) -> Iterator[Line]:
     driver = "there are GPUs" if derived.device == "cuda" else "no NVIDIA driver here"
     yield "device", derived.device, f"auto: {driver}"
     yield "engine", derived.engine, f"auto: {derived.engine} on {derived.device}"
+    why = "several sglang engines" if derived.has_router else "it is for several sglang engines, with sglang-router installed"
+    yield "router_policy", derived.router_policy, f"auto: {why}"
 
 
 def _evaluation(view: View, derived: Derived) -> Iterator[Line]:

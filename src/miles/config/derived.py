@@ -32,6 +32,7 @@ class Derived:
     max_context_len: prompt and answer together, from the option or the model's ``max_position_embeddings``.
     max_prompt_len: from the option, or the context minus the answer.
     staleness_bound: in weight versions, by the schedule.
+    router_policy: of the router before the engines; ``none`` where there is no router.
     micro_batch_size, max_tokens_per_gpu: exactly one of them is set.
     """
 
@@ -57,6 +58,12 @@ class Derived:
     eval_max_response_len: int
     micro_batch_size: int | None = None
     max_tokens_per_gpu: int | None = None
+    router_policy: str = "none"
+
+    @property
+    def has_router(self) -> bool:
+        """Whether a router stands before the engines."""
+        return self.router_policy != "none"
 
 
 def default_rollout_function_path(schedule: Schedule = "sync") -> str:
@@ -138,6 +145,15 @@ def count_engines(values: Mapping[str, Any]) -> int:
     return int(values.get("rollout_num_gpus", 1) // values["rollout_num_gpus_per_engine"])
 
 
+def router_policy_of(values: Mapping[str, Any], facts: Facts) -> str:
+    """``auto`` is manual before several sglang engines that are started here, if there is a router; else none."""
+    policy: str = values["router_policy"]
+    if policy != "auto":
+        return policy
+    is_for_groups = engine_of(values, facts) == "sglang" and count_engines(values) > 1 and facts.has_router
+    return "manual" if is_for_groups else "none"
+
+
 def tokens_per_forward(values: Mapping[str, Any], context: int) -> int | None:
     """Tokens in one forward pass: as asked for, or one full context and at least 4096."""
     if values["micro_batch_size"] is not None:
@@ -180,6 +196,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         eval_max_response_len=values["eval_max_response_len"] or values["rollout_max_response_len"],
         micro_batch_size=values["micro_batch_size"],
         max_tokens_per_gpu=tokens_per_forward(values, context),
+        router_policy=router_policy_of(values, facts),
     )
 
 

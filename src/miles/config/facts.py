@@ -21,13 +21,14 @@ class Facts:
     num_prompts: lines of the prompt file that are not blank.
     model_context_len: longest sequence the model was made for; None where its ``config.json`` does not say.
     has_cuda: an NVIDIA driver is installed and no variable hides its devices.
-    has_sglang: the sglang package is installed.
+    has_sglang, has_router: the packages sglang and sglang-router are installed.
     """
 
     num_prompts: int
     model_context_len: int | None
     has_cuda: bool
     has_sglang: bool
+    has_router: bool = False
 
 
 def read_facts(hf_checkpoint: Path, prompt_data: Path, environ: Mapping[str, str]) -> Facts:
@@ -37,6 +38,7 @@ def read_facts(hf_checkpoint: Path, prompt_data: Path, environ: Mapping[str, str
         read_context_len(hf_checkpoint),
         has_nvidia_driver(environ),
         importlib.util.find_spec("sglang") is not None,
+        importlib.util.find_spec("sglang_router") is not None,
     )
 
 

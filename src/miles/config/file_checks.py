@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from miles.config.checks import Check, Find
-from miles.config.derived import NO_LIMIT, batch_sizes, count_rollouts, critic_only_rollouts, device_of, engine_of
+from miles.config.derived import (
+    NO_LIMIT,
+    batch_sizes,
+    count_engines,
+    count_rollouts,
+    critic_only_rollouts,
+    device_of,
+    engine_of,
+    router_policy_of,
+)
 from miles.config.facts import Facts, first_line, read_model_config, read_vocab_size
 from miles.config.registry import option_table
 from miles.config.view import View
@@ -112,6 +121,7 @@ def no_file_at(name: str) -> Find:
     return find
 
 
+ENGINE_COUNT = ("rollout_num_gpus", "rollout_num_gpus_per_engine")
 FILE_CHECKS = (
     Check(checkpoint_folder, ("hf_checkpoint",)),
     Check(second_model("ref_load"), ("ref_load", "hf_checkpoint")),
@@ -176,6 +186,9 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         if not view["rollout_external_engine_addrs"] and (view["device"] != "cuda" or facts.has_cuda):
             yield from engine_problems(view, facts)
 
+    def router(view: View) -> Iterator[Problem]:
+        yield from router_problems(view, facts)
+
     warm_ups = ("lr_warmup_iters", "critic_lr_warmup_iters", "num_critic_only_steps")
     sizes = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
     return (
@@ -185,8 +198,27 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(warm_up, ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
         Check(machine, ("device",)),
         Check(offload, ("optimizer_cpu_offload", "device")),
+        Check(router, ("router_policy", "router", "engine", "device", "rollout_external_engine_addrs", *ENGINE_COUNT)),
         Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),
     )
+
+
+def router_problems(view: View, facts: Facts) -> Iterator[Problem]:
+    """A router needs its package and several engines; its arguments need a router."""
+    policy = router_policy_of(view.values, facts)
+    num_engines = len(view["rollout_external_engine_addrs"]) or count_engines(view.values)
+    if policy == "none":
+        if view["router"]:
+            why = f"has no effect: no router is started by {view.named('router_policy')} before this run's engines"
+            yield view.problem(
+                "router", why, "Set --router-policy to cache_aware, manual or another policy, or leave --router out"
+            )
+    elif num_engines < 2:
+        remedy = "Leave --router-policy out, or raise --rollout-num-gpus"
+        yield view.problem("router_policy", "has no effect: there is one engine, and no router is started before it", remedy)
+    elif not facts.has_router:
+        remedy = "`pip install sglang-router`, or pass --router-policy none"
+        yield view.problem("router_policy", "needs the package sglang-router, which is not installed here", remedy)
 
 
 def engine_problems(view: View, facts: Facts) -> Iterator[Problem]:

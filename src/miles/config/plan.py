@@ -34,6 +34,7 @@ class Plan:
 
     seats: every trainer rank, then every engine that is started.
     external_engines: addresses of servers that are used instead.
+    router: the policy of the router before the engines; ``none`` without one.
     work, points: ``amounts`` in words.
     memory: None where the model does not tell its size.
     fits: places of the run against the memory they have, as far as that is known.
@@ -43,6 +44,7 @@ class Plan:
     schedule: Lines
     seats: tuple[Seat, ...]
     external_engines: tuple[str, ...]
+    router: str
     amounts: Work
     work: Lines
     points: Lines
@@ -57,7 +59,7 @@ class Plan:
         code = tuple(f"{code.option}: {code.path}{code.signature}" for code in self.user_code)
         return (
             Section("schedule", self.schedule),
-            Section("placement", (*map_lines(self.seats), *(f"external engine {address}" for address in self.external_engines))),
+            Section("placement", tuple(self._placement())),
             Section("work", self.work),
             Section("evaluation and checkpoints", self.points),
             Section("memory", (*self.memory.lines(), *(fit.line() for fit in self.fits)) if self.memory else (NO_ESTIMATE,)),
@@ -65,12 +67,19 @@ class Plan:
             Section("your code", code or ("none: everything is built in",)),
         )
 
+    def _placement(self) -> Iterator[str]:
+        yield from map_lines(self.seats)
+        yield from (f"external engine {address}" for address in self.external_engines)
+        if self.router != "none":
+            yield f"sglang's router before the engines, policy {self.router}"
+
     def data(self) -> dict[str, Any]:
         """The plan for programs."""
         return {
             "schedule": list(self.schedule),
             "seats": [asdict(seat) for seat in self.seats],
             "external_engines": list(self.external_engines),
+            "router": self.router,
             "work": self.amounts.data(),
             "memory_bytes": asdict(self.memory) if self.memory else None,
             "fits": [asdict(fit) | {"is_enough": fit.is_enough} for fit in self.fits],
@@ -96,6 +105,7 @@ def make_plan(resolution: Resolution, machine: Machine) -> Plan:
         schedule=tuple(_schedule(resolution)),
         seats=seats_of(resolution),
         external_engines=resolution.config.engine.rollout_external_engine_addrs,
+        router=resolution.derived.router_policy,
         amounts=work,
         work=tuple(work_lines(resolution, work)),
         points=tuple(point_lines(resolution, work)),

@@ -90,7 +90,7 @@ def _check(
         return found, None
     facts = read_facts(view["hf_checkpoint"], view["prompt_data"], sources.environ)
     if sources.gpu_memory_gib is not None:
-        facts = replace(facts, has_cuda=True, has_sglang=True)
+        facts = replace(facts, has_cuda=True, has_sglang=True, has_router=True)
     run(checks_with(facts))
     return found, facts
 

@@ -37,7 +37,9 @@ OWNED: Mapping[str, Mapping[str, str]] = {
     "router": {
         "model-path": "Use --hf-checkpoint",
         "tokenizer-path": "Use --hf-checkpoint",
-        **dict.fromkeys(("host", "port", "worker-urls", "service-discovery", "pd-disaggregation"), ""),
+        "policy": "Use --router-policy",
+        **dict.fromkeys(("host", "port", "prometheus-host", "prometheus-port", "worker-urls"), ""),
+        **dict.fromkeys(("service-discovery", "pd-disaggregation", "mini-lb"), ""),
     },
 }
 _SIZE = re.compile(r"\d+|\d+(\.\d+)?[kMGT]|\d+[KMGT]i")

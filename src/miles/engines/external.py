@@ -15,6 +15,10 @@ SHAPE_KEYS = (
     "num_attention_heads", "num_key_value_heads", "head_dim", "tie_word_embeddings",
 )  # fmt: skip
 TOKENIZER_FILE = "tokenizer.json"
+REMEDY = (
+    "It is a server of yours, so miles neither ends nor restarts it. Look at its log, mend it or take its address out of "
+    "--rollout-external-engine-addrs, and start again with the same --run-dir."
+)
 
 
 def full_address(address: str) -> str:
@@ -83,3 +87,9 @@ def read_json(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise EngineError(f"{path} cannot be read: {error}.") from error
     return content
+
+
+async def leave_running(clients: Sequence[EngineClient]) -> list[str]:
+    """Let servers decode again that a failed update may have left paused; what was not possible, a sentence each."""
+    results = await asyncio.gather(*(client.continue_generation() for client in clients), return_exceptions=True)
+    return [f"{error} It may still be paused." for error in results if isinstance(error, EngineError)]

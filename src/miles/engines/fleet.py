@@ -1,16 +1,20 @@
 """Several engines as one: requests go where the fewest are in flight, steering goes to all, and a lost engine's work goes on.
 
-An engine that breaks off, or does not acknowledge what the others did, is taken out: its connections are closed and its
-requests are asked again elsewhere. Whoever restarts it gives it back with ``admit``, which brings it to the current weights
-before it serves.
+An engine holds at most ``max_in_flight`` samples; what is more waits in one line, which is the back-pressure that the producer
+listens to. An engine that breaks off, or does not acknowledge what the others did, is taken out: its connections are closed and
+its requests are asked again elsewhere. Whoever restarts it gives it back with ``admit``, which brings it to the current weights
+before it serves. ``routed_fleet`` puts sglang's router in front.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from miles.engines.client import EngineClient, EngineUnreachableError
+from miles.engines.client import EngineClient
+from miles.engines.connection import MAX_GENERATIONS, EngineUnreachableError
+from miles.engines.line import Line
+from miles.engines.openai import OpenAiEndpoint
 from miles.engines.wire import Answer, GenerateRequest, PauseMode
 from miles.errors import EngineError
 
@@ -21,62 +25,125 @@ Load = Callable[[EngineClient], Awaitable[None]]
 """Brings one engine to the weights that are published now."""
 
 
+@dataclass(eq=False, slots=True)
+class Seat:
+    """One engine that serves."""
+
+    number: int
+    client: EngineClient
+    num_in_flight: int = 0
+
+
 class EngineFleet:
     """Implements ``wire.EngineApi`` over one or more clients, which it closes.
 
     recovers: lost engines come back through ``admit``, so requests wait for one when there is none left.
+    remedy: what the user can do about an engine that failed and does not come back, a sentence.
+    max_in_flight: samples at one engine at once; a request for more samples has the engine to itself.
     steering: held by whoever changes the engines' weights, so that no engine joins half-way.
     """
 
-    def __init__(self, clients: Sequence[EngineClient], *, recovers: bool = False) -> None:
+    def __init__(
+        self,
+        clients: Sequence[EngineClient],
+        *,
+        recovers: bool = False,
+        max_in_flight: int = MAX_GENERATIONS,
+        remedy: str = "See its log.",
+    ) -> None:
         if not clients:
             raise EngineError("A fleet needs at least one engine.")
         self.steering = asyncio.Lock()
-        self._recovers = recovers
-        self._serving = dict(enumerate(clients))
-        self._num_in_flight: Counter[int] = Counter()
+        self._recovers, self._max_in_flight, self._remedy = recovers, max_in_flight, remedy
+        self._serving = {number: Seat(number, client) for number, client in enumerate(clients)}
+        self._line = Line(self._pick, self._tell_room)
+        self._room_listeners: list[Callable[[], None]] = []
         self._owner: dict[str, int] = {}
         self._losses: dict[int, asyncio.Future[str]] = {}
-        self._has_engine = asyncio.Event()
-        self._has_engine.set()
         self._load: Load | None = None
 
     @property
     def clients(self) -> tuple[EngineClient, ...]:
         """Those that serve, in order of their numbers."""
-        return tuple(self._serving[number] for number in sorted(self._serving))
+        return tuple(self._serving[number].client for number in sorted(self._serving))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether nobody waits for an engine to have room."""
+        return bool(self._serving) and not len(self._line)
+
+    def on_room(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever ``has_room`` may have become true."""
+        self._room_listeners.append(listener)
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
-        """Answers in the order of the requests; all go to the engine with the fewest requests in flight.
+        """Answers in the order of the requests; all go to the engine with the fewest samples in flight.
 
         Raises:
             EngineError: the engine refused or failed; carries its own words. One that broke off is raised only when no other
                 is left and none comes back.
         """
+        return await self._at_an_engine(len(requests), lambda seat: self._generate_at(seat, requests))
+
+    async def through_openai(self, ask: Callable[[OpenAiEndpoint], Awaitable[T]]) -> T:
+        """What ``ask`` returns when it is given the OpenAI-style endpoint of the engine with the fewest samples in flight.
+
+        It counts as one sample there, and is called again with another engine's endpoint if this one is lost meanwhile.
+        """
+
+        async def ask_at(seat: Seat) -> T:
+            client = seat.client
+            endpoint = OpenAiEndpoint(client.address, await client.model_name(), client.published)
+            try:
+                return await ask(endpoint)
+            except EngineError:
+                raise
+            except Exception as error:
+                if await client.alive(PROBE_SECONDS):
+                    raise
+                raise EngineUnreachableError(f"{client.address} broke off: {error}") from error
+
+        return await self._at_an_engine(1, ask_at)
+
+    async def _at_an_engine(self, size: int, work: Callable[[Seat], Awaitable[T]]) -> T:
+        """Do the work at an engine that has room for it; at another one if it is lost."""
         num_breaks = 0
         while True:
-            await self._has_engine.wait()
-            number = min(self._serving, key=lambda number: (self._num_in_flight[number], number))
-            client = self._serving[number]
+            seat = await self._line.enter(size)
             try:
-                return await self._generate_on(number, requests)
+                return await work(seat)
             except EngineUnreachableError as error:
                 num_breaks += 1
-                if num_breaks < MOST_BREAKS and await client.alive(PROBE_SECONDS):
+                if num_breaks < MOST_BREAKS and await seat.client.alive(PROBE_SECONDS):
                     continue  # a connection broke, not the engine
-                await self.take_out(number, str(error))
-                if not self._serving and not self._recovers:
-                    raise
+                if self._serving.get(seat.number) is seat:
+                    await self.take_out(seat.number, str(error))
+                self._raise_if_none_is_left(error)
+            finally:
+                self._line.leave(seat, size)
 
-    async def _generate_on(self, number: int, requests: Sequence[GenerateRequest]) -> list[Answer]:
-        self._num_in_flight[number] += len(requests)
-        self._owner.update((request.rid, number) for request in requests)
+    def _raise_if_none_is_left(self, error: EngineError) -> None:
+        if not self._serving and not self._recovers:
+            raise type(error)(f"{error} No other engine is left. {self._remedy}") from error
+
+    async def _generate_at(self, seat: Seat, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        self._owner.update((request.rid, seat.number) for request in requests)
         try:
-            return await self._serving[number].generate(requests)
+            return await seat.client.generate(requests)
         finally:
-            self._num_in_flight[number] -= len(requests)
             for request in requests:
                 self._owner.pop(request.rid, None)
+
+    def _pick(self, size: int) -> Seat | None:
+        """The engine with the fewest samples in flight, if it has room for ``size`` more."""
+        if not self._serving:
+            return None
+        seat = min(self._serving.values(), key=lambda seat: (seat.num_in_flight, seat.number))
+        return seat if not seat.num_in_flight or seat.num_in_flight + size <= self._max_in_flight else None
+
+    def _tell_room(self) -> None:
+        for listener in self._room_listeners:
+            listener()
 
     async def abort(self, rids: Sequence[str]) -> None:
         """End requests now; their ``generate`` returns what was sampled. Unknown ids are ignored."""
@@ -84,7 +151,7 @@ class EngineFleet:
         for rid in rids:
             if self._owner.get(rid) in self._serving:
                 by_engine.setdefault(self._owner[rid], []).append(rid)
-        await asyncio.gather(*(self._serving[number].abort(theirs) for number, theirs in by_engine.items()))
+        await asyncio.gather(*(self._serving[number].client.abort(theirs) for number, theirs in by_engine.items()))
 
     async def abort_all(self) -> None:
         """End every request on every engine."""
@@ -121,15 +188,18 @@ class EngineFleet:
 
     async def take_out(self, number: int, reason: str) -> None:
         """An engine is lost: close its connections, so that its requests are asked again elsewhere."""
-        client = self._serving.pop(number, None)
-        if client is None:
+        seat = self._serving.pop(number, None)
+        if seat is None:
             return
-        if not self._serving and self._recovers:
-            self._has_engine.clear()
+        self._say_lost(number, reason)
+        if not self._serving and not self._recovers:
+            self._line.fail(EngineUnreachableError(f"{reason} No other engine is left. {self._remedy}"))
+        await seat.client.close()
+
+    def _say_lost(self, number: int, reason: str) -> None:
         loss = self._loss(number)
         if not loss.done():
             loss.set_result(reason)
-        await client.close()
 
     async def lost(self, number: int) -> str:
         """Wait until an engine is taken out; why."""
@@ -142,16 +212,20 @@ class EngineFleet:
             EngineError: it did not take them.
         """
         async with self.steering:
-            if self._load is not None:
-                try:
-                    await self._load(client)
-                except EngineError:
-                    await client.close()
-                    raise
+            try:
+                await self._prepare(client)
+            except EngineError:
+                await client.close()
+                raise
             self._losses.pop(number, None)
-            self._num_in_flight[number] = 0
-            self._serving[number] = client
-            self._has_engine.set()
+            self._serving[number] = Seat(number, client)
+            self._line.moved()
+            self._tell_room()
+
+    async def _prepare(self, client: EngineClient) -> None:
+        """Before an engine serves (again)."""
+        if self._load is not None:
+            await self._load(client)
 
     def _loss(self, number: int) -> "asyncio.Future[str]":
         if number not in self._losses:
@@ -161,15 +235,19 @@ class EngineFleet:
     async def _on_all(self, call: Callable[[EngineClient], Awaitable[T]]) -> list[T]:
         """Ask all at once and wait for all, so that no engine is left half-way when another fails.
 
-        Where lost engines come back, those that fail are taken out, unless all of those that can be reached refuse.
+        Those that cannot be reached are taken out while others are left, and so are, where they come back, those that refuse
+        what others did.
         """
-        asked = {number: self._serving[number] for number in sorted(self._serving)}
+        asked = {number: self._serving[number].client for number in sorted(self._serving)}
         results = await asyncio.gather(*(call(client) for client in asked.values()), return_exceptions=True)
         failures = {number: result for number, result in zip(asked, results, strict=True) if isinstance(result, BaseException)}
         refusals = [failure for failure in failures.values() if not isinstance(failure, EngineUnreachableError)]
-        others = [failure for failure in refusals if not isinstance(failure, EngineError)]
-        if failures and (others or not self._recovers or (refusals and len(failures) == len(asked))):
-            raise next(iter(others or refusals or failures.values()))
+        for failure in refusals:
+            if not isinstance(failure, EngineError):
+                raise failure
+        if (refusals and not self._recovers) or (failures and len(failures) == len(asked) and (refusals or not self._recovers)):
+            first = next(iter(refusals or failures.values()))
+            raise type(first)(f"{first} {self._remedy}") from first
         for number, failure in failures.items():
             await self.take_out(number, str(failure))
         return [result for result in results if not isinstance(result, BaseException)]

@@ -1,10 +1,15 @@
 """The words of SGLang's native HTTP API that miles uses, as types."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from miles.types import VersionSpan
+
+if TYPE_CHECKING:
+    from miles.engines.openai import OpenAiEndpoint
+
+T = TypeVar("T")
 
 PauseMode = Literal["abort", "retract", "in_place"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -43,11 +48,16 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One answer to sample: ``rid`` names it for aborts."""
+    """One answer to sample.
+
+    rid: names it for aborts.
+    group: those of one group share a prompt, and a router may keep them together.
+    """
 
     rid: str
     input_ids: tuple[int, ...]
     sampling: SamplingParams
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +87,20 @@ class EngineApi(Protocol):
 
     async def abort(self, rids: Sequence[str]) -> None:
         """End requests now; their ``generate`` returns what was sampled, finish reason ``abort``."""
+        ...
+
+    async def through_openai(self, ask: "Callable[[OpenAiEndpoint], Awaitable[T]]") -> T:
+        """What ``ask`` returns when it is given an engine's OpenAI-style endpoint; called again if that engine is lost meanwhile.
+
+        It counts as one sample in flight at the engine until it returns.
+        """
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether nobody waits for an engine to have room."""
+        ...
+
+    def on_room(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever ``has_room`` may have become true."""
         ...

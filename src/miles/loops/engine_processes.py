@@ -9,11 +9,14 @@ import ray
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
+from miles.config.options.engine import EngineOptions
 from miles.engines.actor import remote_engine_actor
 from miles.engines.client import EngineClient
+from miles.engines.fleet import EngineFleet
 from miles.engines.last_lines import last_lines
 from miles.engines.sglang_server.actor import remote_sglang_actor
 from miles.engines.sglang_server.arguments import SglangOptions
+from miles.engines.sglang_server.guard import remove_orphans
 from miles.errors import EngineError
 from miles.placement.cluster import Cluster
 from miles.placement.logs import log_output
@@ -21,6 +24,7 @@ from miles.placement.logs import log_output
 LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 5.0
 STEERING_SHARE = 0.8  # an engine's own time limit ends before that of the whole state
+QUEUED_SHARE = 2  # an engine that decodes n samples holds as many again, so that none of its slots waits for the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,15 @@ class EngineProcess:
     client: EngineClient
     log: Path
 
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"engine {self.number}"
+
+    async def join(self, fleet: EngineFleet) -> None:
+        """Serve in the fleet again, with the published weights."""
+        await fleet.admit(self.number, self.client)
+
     async def ended(self) -> str:
         """Wait until the engine ends; why, with the end of its log."""
         try:
@@ -39,8 +52,8 @@ class EngineProcess:
         except ray.exceptions.RayError as error:
             lines = str(error).strip().splitlines()
             words = lines[0] if lines else type(error).__name__
-            return f"engine {self.number} died: {words}\nThe end of {self.log}:\n{last_lines(self.log)}"
-        return f"engine {self.number} ended: {reason or 'it was stopped'}\nThe end of {self.log}:\n{last_lines(self.log)}"
+            return f"{self.name} died: {words}\nThe end of {self.log}:\n{last_lines(self.log)}"
+        return f"{self.name} ended: {reason or 'it was stopped'}\nThe end of {self.log}:\n{last_lines(self.log)}"
 
     def kill(self) -> None:
         """End the actor now, and with it everything that it started."""
@@ -64,8 +77,7 @@ class EngineStarter:
         actor = self.actors[number] = self._actor(number, log)
         log_output(actor, log)
         address = await self._address_of(number, actor, log)
-        timeout = STEERING_SHARE * self._config.engine.update_weights_timeout_seconds
-        return EngineProcess(number, actor, EngineClient(address, control_timeout_seconds=timeout), log)
+        return EngineProcess(number, actor, new_client(self._config.engine, address), log)
 
     async def end(self) -> None:
         """Ask every engine to end, so that it can clean up; whoever has not in time, or is gone, is killed all the same."""
@@ -73,6 +85,7 @@ class EngineStarter:
         await asyncio.gather(*asked, return_exceptions=True)
         for actor in self.actors.values():
             ray.kill(actor)
+        remove_orphans()
 
     def _actor(self, number: int, log: Path) -> Any:
         config, derived = self._config, self._derived
@@ -101,6 +114,22 @@ class EngineStarter:
             ) from error
         except ray.exceptions.RayError as error:
             raise EngineError(f"engine {number} did not start: {cause_of(error)}") from error
+
+
+def new_client(options: EngineOptions, address: str) -> EngineClient:
+    """Speaks to one engine, with as many connections as it may hold samples."""
+    seconds = STEERING_SHARE * options.update_weights_timeout_seconds
+    return EngineClient(
+        address,
+        control_timeout_seconds=seconds,
+        prompt_timeout_seconds=options.rollout_health_check_timeout,
+        max_generations=most_in_flight(options),
+    )
+
+
+def most_in_flight(options: EngineOptions) -> int:
+    """Samples at one engine at once: what it decodes, and as many that wait there for a free slot."""
+    return QUEUED_SHARE * options.engine_max_running_requests
 
 
 async def stopping(actor: Any) -> None:

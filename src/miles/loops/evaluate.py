@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from miles.errors import RolloutError
+from miles.failures import first_failure
 from miles.rollout.contracts import GroupGenerator
-from miles.rollout.failures import first_failure
 from miles.types import Metrics, Prompt, Sample, SampleStatus, mean
 
 

@@ -1,7 +1,7 @@
 """The processes of a run: engines and trainer as Ray actors in their seats, started together, watched, ended together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,11 @@ import ray
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
 from miles.config.options.engine import EngineOptions
-from miles.engines.client import EngineClient
-from miles.engines.external import check_external_engines, full_address
+from miles.engines.external import REMEDY, check_external_engines, full_address, leave_running
 from miles.engines.fleet import EngineFleet
-from miles.loops.engine_processes import STEERING_SHARE, EngineStarter
+from miles.engines.routed_fleet import ROUTER, RoutedFleet
+from miles.loops.engine_processes import EngineProcess, EngineStarter, most_in_flight, new_client
+from miles.loops.router_process import RouterStarter
 from miles.loops.supervisor import Limits, Supervisor, end
 from miles.placement.cluster import Cluster
 from miles.placement.logs import log_output
@@ -42,49 +43,68 @@ async def processes(
     """
     actors: list[Any] = []
     deaths: list[asyncio.Task[None]] = []
-    starter = EngineStarter(config, derived, cluster, logs)
+    starter, routers = EngineStarter(config, derived, cluster, logs), RouterStarter(config, derived, logs)
     try:
         seats = [cluster.options(rank) for rank in range(derived.num_ranks)]
         policy = start_policy(config, derived, seats, logs.parent / "failed")
         actors += policy.actors
         for rank, actor in enumerate(policy.actors):
             log_output(actor, logs / f"rank-{rank}.log")
-        if config.engine.rollout_external_engine_addrs:
-            _, fleet = await asyncio.gather(policy.info(), external_fleet(config, say))
-        else:
-            starting = [starter.start(number) for number in range(derived.num_engines)]
-            _, engines = await asyncio.gather(policy.info(), asyncio.gather(*starting))
-            fleet = EngineFleet([engine.client for engine in engines], recovers=config.engine.engine_max_restarts > 0)
-            supervisor = Supervisor(fleet, starter, limits_of(config.engine), say)
-            deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
-        deaths.append(asyncio.create_task(policy.watch(), name="watch the policy"))
+        router = asyncio.create_task(routers.start()) if derived.has_router else None
         try:
+            _, (fleet, engines) = await asyncio.gather(policy.info(), fleet_of(config, derived, starter, say))
+        except BaseException:
+            await end([router] if router else [])
+            raise
+        try:
+            limits = limits_of(config.engine)
+            supervisor = Supervisor(fleet, starter, limits, say)
+            deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
+            deaths.append(asyncio.create_task(policy.watch(), name="watch the policy"))
+            if router is not None:
+                stands = await router
+                await stands.join(fleet)
+                keeping = Supervisor(fleet, routers, limits, say).keep(ROUTER, stands)
+                deaths.append(asyncio.create_task(keeping, name="keep router"))
             yield Processes(policy, fleet, deaths)
         finally:
             await end(deaths)
+            if not engines:
+                for note in await leave_running(fleet.clients):
+                    say(note)
             await fleet.close()
     finally:
+        await routers.end()
         await starter.end()
         for actor in actors:
             ray.kill(actor)
 
 
-async def external_fleet(config: AnyConfig, say: Callable[[str], None]) -> EngineFleet:
-    """The user's own servers, looked at first.
+async def fleet_of(
+    config: AnyConfig, derived: Derived, starter: EngineStarter, say: Callable[[str], None]
+) -> tuple[EngineFleet, Sequence[EngineProcess]]:
+    """The engines of a run as a fleet, and those of them that were started here.
 
     Raises:
-        EngineError: one cannot be reached or serves another model.
+        EngineError: one did not start; or of the user's own cannot be reached or serves another model.
     """
-    timeout = STEERING_SHARE * config.engine.update_weights_timeout_seconds
-    addresses = [full_address(address) for address in config.engine.rollout_external_engine_addrs]
-    fleet = EngineFleet([EngineClient(address, control_timeout_seconds=timeout) for address in addresses])
-    try:
-        for note in await check_external_engines(fleet.clients, config.model.hf_checkpoint.absolute()):
-            say(note)
-    except BaseException:
-        await fleet.close()
-        raise
-    return fleet
+    options = config.engine
+    build = RoutedFleet if derived.has_router else EngineFleet
+    if options.rollout_external_engine_addrs:
+        addresses = [full_address(address) for address in options.rollout_external_engine_addrs]
+        clients = [new_client(options, address) for address in addresses]
+        fleet = build(clients, max_in_flight=most_in_flight(options), remedy=REMEDY)
+        try:
+            for note in await check_external_engines(fleet.clients, config.model.hf_checkpoint.absolute()):
+                say(note)
+        except BaseException:
+            await fleet.close()
+            raise
+        return fleet, ()
+    engines = await asyncio.gather(*(starter.start(number) for number in range(derived.num_engines)))
+    recovers = options.engine_max_restarts > 0
+    clients = [engine.client for engine in engines]
+    return build(clients, recovers=recovers, max_in_flight=most_in_flight(options)), engines
 
 
 def limits_of(options: EngineOptions) -> Limits:

@@ -1,6 +1,6 @@
-"""Keeps the engines of a run serving: one that dies or hangs is taken out, started again, and joins with the current weights.
+"""Keeps engines and router of a run serving: one that dies or hangs is taken out, started again, and joins again.
 
-serving ──ended, broke off, or silent too long──► out ──start──► current weights ──► serving
+serving ──ended, broke off, or silent too long──► out ──start──► current weights, router ──► serving
                                                    └─ restarts used up, or it does not start: the run ends with its words
 """
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from miles.engines.client import EngineClient
 from miles.engines.fleet import EngineFleet
 from miles.errors import EngineError
 
@@ -30,12 +29,33 @@ class Limits:
     timeout_seconds: float
 
 
+class Answering(Protocol):
+    """Speaks to a server."""
+
+    async def alive(self, timeout_seconds: float) -> bool:
+        """Whether it gives a sign of life in time."""
+        ...
+
+
 class Process(Protocol):
-    """An engine's process."""
+    """The process of an engine or of the router."""
 
     @property
-    def client(self) -> EngineClient:
-        """Speaks to the engine."""
+    def name(self) -> str:
+        """What errors call it: ``engine 0``."""
+        ...
+
+    @property
+    def client(self) -> Answering:
+        """Speaks to it."""
+        ...
+
+    async def join(self, fleet: EngineFleet) -> None:
+        """Take its place in the fleet.
+
+        Raises:
+            EngineError: it does not take the current weights, or not its engines.
+        """
         ...
 
     async def ended(self) -> str:
@@ -71,27 +91,27 @@ class Supervisor:
             reason = await self._until_lost(number, engine)
             self._say(f"{reason.splitlines()[0]} — starting it again ({restart} of {self._limits.max_restarts})")
             engine = await self._starter.start(number)
-            await self._fleet.admit(number, engine.client)
-            self._say(f"engine {number} serves again")
+            await engine.join(self._fleet)
+            self._say(f"{engine.name} serves again")
         reason = await self._until_lost(number, engine)
         raise EngineError(f"{reason}\nIt is not started again: --engine-max-restarts is {self._limits.max_restarts}.")
 
     async def _until_lost(self, number: int, engine: Process) -> str:
         """Wait for the end of an engine, whichever way it shows, and take it out; why it was lost."""
         ended = asyncio.create_task(engine.ended())
-        signs = [asyncio.create_task(self._fleet.lost(number)), asyncio.create_task(self._silent(number, engine.client))]
+        signs = [asyncio.create_task(self._fleet.lost(number)), asyncio.create_task(self._silent(engine.client))]
         try:
             done, _ = await asyncio.wait([ended, *signs], return_when=asyncio.FIRST_COMPLETED)
             if ended not in done:
                 await asyncio.wait([ended], timeout=CAUSE_SECONDS)
-            reason = ended.result() if ended.done() else f"engine {number} is lost: {next(iter(done)).result()}"
+            reason = ended.result() if ended.done() else f"{engine.name} is lost: {next(iter(done)).result()}"
         finally:
             await end([ended, *signs])
         await self._fleet.take_out(number, reason)
         engine.kill()
         return reason
 
-    async def _silent(self, number: int, client: EngineClient) -> str:
+    async def _silent(self, client: Answering) -> str:
         """Wait until the engine gives no sign of life; not asked while its weights change, which has limits of its own."""
         while True:
             await asyncio.sleep(self._limits.interval_seconds)

@@ -66,7 +66,9 @@ def build_rollout(
         source = prompt_source(config, derived, tokenizer, config.data.prompt_data, shuffles=config.data.rollout_shuffle)
     rewards = build_rewards(config.reward)
     generator = train_generator(config, derived, tokenizer, engine, rewards)
-    given = RolloutFnInput(config, derived, source, ledger, generator, clock, first_rollout_id, weight_version, say)
+    given = RolloutFnInput(
+        config, derived, source, ledger, generator, clock, first_rollout_id, weight_version, say, engines=engine
+    )
     return RolloutSide(rollout_function(given), ledger, source, rewards)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from miles.clock import Clock
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
+from miles.engines.wire import EngineApi
 from miles.types import Group, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class RolloutFnInput:
 
     first_rollout_id: 0, or where a resumed run goes on.
     say: tells the user one line (no progress, refills, …).
+    engines: for a rollout function of your own that asks them itself; a simulated run has none. While they have no room, whoever
+        produces without end starts nothing new.
     """
 
     config: AnyConfig
@@ -44,6 +47,7 @@ class RolloutFnInput:
     first_rollout_id: int = 0
     weight_version: int = 0
     say: Callable[[str], None] = lambda line: None
+    engines: EngineApi | None = None
 
 
 class RolloutFn(Protocol):

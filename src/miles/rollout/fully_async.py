@@ -2,11 +2,12 @@
 
     producer  ── admit while pacing allows ──► group tasks ── accepted ──► buffer ── may_take ──► the policy
         ▲                                          │ dropped                                         │
-        └───────────── wakes: a group ended, a batch was taken, weights were published, resume ◄─────┘
+        └── wakes: a group ended, a batch was taken, weights were published, engines have room, resume ◄┘
 
 Everything happens on events; nothing polls. The buffer's bound and the concurrency limit admission alone, so a finished
-group always has a place. When the policy may take a batch, and what becomes of groups that are too old, is the staleness
-control's to say (``staleness_control``): under ``pace`` the policy waits for groups that would otherwise come too late.
+group always has a place. No group is admitted while requests wait for room at the engines: begun later, it is fresher. When the
+policy may take a batch, and what becomes of groups that are too old, is the staleness control's to say
+(``staleness_control``): under ``pace`` the policy waits for groups that would otherwise come too late.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from typing import NoReturn
 from miles.config.dotted import load_dotted
 from miles.config.options.rollout import FullyAsync
 from miles.errors import RolloutError
+from miles.failures import first_failure
 from miles.rollout import pacing
 from miles.rollout.attempts import Attempts, Flight
 from miles.rollout.buffer import DataBuffer, PacedBuffer
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.discards import Discards
-from miles.rollout.failures import first_failure
 from miles.rollout.handover import Handover
 from miles.rollout.masking import has_trained_token, masked_metrics, oldest_trained_version
 from miles.rollout.metrics import fully_async_metrics
@@ -42,7 +43,7 @@ class FullyAsyncRolloutFn:
         self._control = control_for(options.staleness_control, self._rule)
         self._policy = pacing.at_step(self._rule, given.first_rollout_id, given.weight_version)
         self._published = given.weight_version
-        self._ledger, self._say = given.ledger, given.say
+        self._ledger, self._say, self._engines = given.ledger, given.say, given.engines
         self._buffer = new_buffer(options.custom_async_data_buffer_path)
         for group in given.ledger.finished():
             self._buffer.put(group)
@@ -52,6 +53,8 @@ class FullyAsyncRolloutFn:
         self._watch = ProgressWatch(given.clock, options.no_progress_seconds, given.say, self._describe)
         self._paused = self._closed = self._waiting = False
         self._admission, self._changed = asyncio.Event(), asyncio.Event()
+        if self._engines is not None:
+            self._engines.on_room(self._admission.set)
         self._producer: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._sent_back = 0
@@ -130,12 +133,16 @@ class FullyAsyncRolloutFn:
                     # a task that is cancelled before its first step runs none of its own code
                     flight.task.add_done_callback(partial(self._ended, flight))
                     self._watch.moved()
+                    if self._engines is not None:
+                        await asyncio.sleep(0)  # the group gets as far as the engines, whose room is looked at next
                 self._admission.clear()
                 await self._admission.wait()
 
     def _may_admit(self) -> bool:
         flying = len(self._attempts.flights)
-        return not self._paused and self._control.may_admit(self._policy, self._published, flying, self._num_finished)
+        if self._paused or (self._engines is not None and not self._engines.has_room):
+            return False
+        return self._control.may_admit(self._policy, self._published, flying, self._num_finished)
 
     async def _run(self, flight: Flight) -> None:
         group = await self._attempts.run(flight)

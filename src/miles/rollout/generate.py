@@ -13,11 +13,11 @@ import itertools
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from miles.engines.wire import Answer, EngineApi, FinishReason, GenerateRequest, SamplingParams
 from miles.errors import EngineError, RolloutError
-from miles.rollout.failures import first_failure
+from miles.failures import concurrently
 from miles.rollout.prompt_lines import Tokenizer
 from miles.rollout.rewards import Rewards
 from miles.types import Group, Prompt, Sample, SampleStatus
@@ -28,7 +28,6 @@ STATUS_OF: Final[dict[FinishReason, SampleStatus]] = {
     "abort": SampleStatus.ABORTED,
 }
 
-T = TypeVar("T")
 GenerateFn = Callable[[EngineApi, Prompt, SamplingParams, str], Coroutine[Any, Any, Answer]]
 """Your generate function: ``async (engine, prompt, sampling, rid) -> Answer``.
 
@@ -93,12 +92,13 @@ class SingleTurnGroupGenerator:
                 f"in a context of {self._settings.max_context_len}. Raise --rollout-max-context-len or remove the prompt"
             )
         sampling = replace(self._settings.sampling, max_new_tokens=min(self._settings.sampling.max_new_tokens, room))
-        attempt = next(self._attempts)
+        group = f"{self._name}-{next(self._attempts)}-{prompt.index}"
         return [
             GenerateRequest(
-                f"{self._name}-{attempt}-{prompt.index}-{place}",
+                f"{group}-{place}",
                 prompt.token_ids,
                 replace(sampling, sampling_seed=sample_seed(self._settings.seed, self._settings.purpose, prompt.index, place)),
+                group,
             )
             for place in range(self._settings.num_samples)
         ]
@@ -142,16 +142,6 @@ def sample_seed(seed: int, purpose: str, group_index: int, sample_index: int) ->
     """A seed of 31 bits that depends on nothing else; the same on every machine."""
     place = f"{seed}/{purpose}/{group_index}/{sample_index}".encode()
     return int.from_bytes(hashlib.blake2b(place, digest_size=4).digest(), "big") & 0x7FFF_FFFF
-
-
-async def concurrently(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order; the first failure cancels the rest and is raised as itself."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(call) for call in calls]
-    except BaseExceptionGroup as failures:
-        raise first_failure(failures) from failures
-    return [task.result() for task in running]
 
 
 def before_stop(text: str, stops: Sequence[str]) -> str:

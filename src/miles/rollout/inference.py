@@ -12,9 +12,9 @@ favours short answers.
 import asyncio
 
 from miles.errors import RolloutError
+from miles.failures import first_failure
 from miles.rollout.attempts import Attempts
 from miles.rollout.contracts import RolloutFnInput
-from miles.rollout.failures import first_failure
 from miles.rollout.handover import Handover
 from miles.rollout.progress import ProgressWatch
 from miles.types import Group, Rollout

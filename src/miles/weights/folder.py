@@ -1,13 +1,12 @@
 """The folder in which weights travel to the engines: shared memory where the system has it, gone with the run."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
+from miles.orphans import remove_orphans_of
 
 PREFIX = "miles-weights-"
 
@@ -16,7 +15,7 @@ PREFIX = "miles-weights-"
 def weights_folder(parent: Path | None = None) -> Iterator[Path]:
     """A new folder that carries this process's id; removes those whose process was killed before it could."""
     parent = parent or default_parent()
-    remove_orphans(parent)
+    remove_orphans_of(PREFIX, parent)
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=parent) as folder:
         yield Path(folder)
 
@@ -25,11 +24,3 @@ def default_parent() -> Path:
     """Shared memory, or the system's temporary folder."""
     memory = Path("/dev/shm")
     return memory if memory.is_dir() else Path(tempfile.gettempdir())
-
-
-def remove_orphans(parent: Path) -> None:
-    """Remove folders of processes that are gone."""
-    for folder in parent.glob(f"{PREFIX}*-*"):
-        owner = folder.name.removeprefix(PREFIX).split("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)

@@ -49,7 +49,7 @@ class EngineOptions(OptionSet):
     )
     rollout_health_check_timeout: float = option(
         30.0,
-        "An engine that gives no sign of life for so many seconds is started again.",
+        "An engine that gives no sign of life, or does not do what it is told at once, for so many seconds is started again.",
         panel=PANEL,
         gt=0,
         usual=False,
@@ -80,6 +80,14 @@ class EngineOptions(OptionSet):
         counts_when={"engine": ["sglang", "auto"]},
         on_resume="safe",
     )
+    router_policy: Literal["auto", "none", "cache_aware", "manual", "power_of_two", "random", "round_robin"] = option(
+        "auto",
+        "How sglang's router spreads requests over several engines; `manual` keeps a group together, `none` starts no router. "
+        "`auto` is manual before several sglang engines that miles starts, if sglang-router is installed.",
+        panel=PANEL,
+        usual=False,
+        on_resume="safe",
+    )
     router: tuple[tuple[str, str], ...] = option(
         (),
         "An argument of sglang's router: NAME VALUE, `true` for a switch. In a file the table `[router]`.",
@@ -87,6 +95,5 @@ class EngineOptions(OptionSet):
         kind="arguments",
         metavar="NAME VALUE",
         usual=False,
-        not_yet="a router in front of the engines",
         on_resume="safe",
     )

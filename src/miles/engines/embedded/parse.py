@@ -24,6 +24,10 @@ LARGEST_SEED = 2**63
 BODY_FIELDS = ("rid", "text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "extra_key")
 # Known fields that are not served, with the values that ask for nothing.
 NEUTRAL_BODY: Mapping[str, tuple[Any, ...]] = {
+    "model": (None,),  # sglang's router sends it, and the next three, with every request
+    "no_logs": (None, False),
+    "return_bytes": (None, False),
+    "return_entropy": (None, False),
     "stream": (None, False),
     "log_metrics": (None, True, False),
     "logprob_start_len": (None, -1),

@@ -3,6 +3,9 @@
 Whoever started the guard holds the other end of its standard input. When that closes, because it was asked to end, failed or
 was killed, the guard kills the command and every process that came out of it; also those whose own parents are gone, since
 they become the guard's children. Temporary files of the command (sockets, among others) go with it. Only Linux has the calls.
+
+A guard that is killed itself (Ray kills what an actor started) cannot remove them: their folder carries the guard's process id,
+and whoever starts a guard, or ends a run, removes those whose guard is gone.
 """
 
 import ctypes
@@ -13,9 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
 
+from miles.orphans import remove_orphans_of
+
+PREFIX = "miles-sgl-"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,7 +32,7 @@ def main(command: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the pipe alone decides
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with tempfile.TemporaryDirectory(prefix="miles-sgl-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         try:
             child = subprocess.Popen(
                 command,
@@ -37,6 +44,11 @@ def main(command: list[str]) -> int:
         finally:
             end_descendants()
     return code if code >= 0 else 128 - code
+
+
+def remove_orphans() -> None:
+    """Remove the temporary files of commands whose guard was killed."""
+    remove_orphans_of(PREFIX, Path(tempfile.gettempdir()))
 
 
 def prepare_child() -> None:

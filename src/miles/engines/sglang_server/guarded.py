@@ -1,0 +1,66 @@
+"""A command under a guard, as a child of this process: launch, watch, say why it ended, end it with everything of it."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from miles.engines.last_lines import last_lines
+from miles.engines.sglang_server.guard import remove_orphans
+from miles.errors import EngineError
+
+STOP_SECONDS = 20.0
+
+
+class Guarded:
+    """A command, not started yet; ``log`` takes everything it and its processes print, ``title`` names it in errors."""
+
+    def __init__(self, title: str, log: Path) -> None:
+        self.title, self.log = title, log
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+
+    def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it."""
+        remove_orphans()
+        with self.log.open("ab") as output:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-m", "miles.engines.sglang_server.guard", *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def refuse_if_ended(self) -> None:
+        """Nothing while it runs.
+
+        Raises:
+            EngineError: it ended; with its last lines.
+        """
+        if self._guard is not None and (code := self._guard.poll()) is not None:
+            raise EngineError(self._ended_words(code))
+
+    async def wait(self) -> str:
+        """Until it ends: why, with its last lines, or "" after ``stop``."""
+        if self._guard is None:
+            return ""
+        code = await asyncio.to_thread(self._guard.wait)
+        return "" if self._is_stopping else self._ended_words(code)
+
+    def kill(self) -> None:
+        """Let the guard end it, and do not wait."""
+        self._is_stopping = True
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+
+    async def stop(self) -> None:
+        """End it and every process of it."""
+        self.kill()
+        if self._guard is not None:
+            await asyncio.to_thread(self._guard.wait, STOP_SECONDS)
+
+    def _ended_words(self, code: int | None) -> str:
+        return f"{self.title} ended with exit code {code}.\nIts last lines ({self.log}):\n{last_lines(self.log)}"

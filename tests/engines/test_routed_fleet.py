@@ -1,0 +1,131 @@
+"""Behind a router nobody says which engine was asked: what the fleet makes of broken connections. See also ``tests/sglang``."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from miles.engines.connection import BehindRouterError, EngineUnreachableError
+from miles.engines.routed_fleet import ROUTER, RoutedFleet
+from miles.engines.router import RouterClient
+from miles.engines.wire import Answer
+from miles.errors import EngineError
+
+from .test_fleet import Engine, request
+
+pytestmark = [pytest.mark.unit, pytest.mark.timeout(30)]
+
+
+class Router(RouterClient):
+    """Takes its engines in turn, as the real one does without health checks: also one that is gone."""
+
+    def __init__(self, *engines: Engine) -> None:
+        super().__init__("http://router", max_generations=8)
+        self.engines = {engine.address: engine for engine in engines}
+        self.serving: list[str] = []
+        self.turn = itertools.count()
+        self.is_gone = False
+
+    async def generate(self, asked: Any, version: int) -> Answer:
+        if self.is_gone:
+            raise EngineUnreachableError("the router cannot be reached")
+        if not self.serving:
+            raise BehindRouterError("no available workers")
+        address = self.serving[next(self.turn) % len(self.serving)]
+        try:
+            (answer,) = await self.engines[address].generate([asked])
+        except EngineUnreachableError as error:
+            raise BehindRouterError(str(error)) from error
+        return answer
+
+    async def register(self, engine: str) -> None:
+        self.serving.append(engine)
+
+    async def leave(self, engine: str) -> None:
+        self.serving.remove(engine)
+
+    async def alive(self, timeout_seconds: float) -> bool:
+        return not self.is_gone
+
+
+async def routed(*engines: Engine, recovers: bool = True) -> tuple[RoutedFleet, Router]:
+    fleet, router = RoutedFleet(engines, recovers=recovers, remedy="Mend it."), Router(*engines)
+    await fleet.admit_router(router)
+    return fleet, router
+
+
+async def test_an_engine_that_broke_off_is_found_and_its_requests_go_elsewhere() -> None:
+    fleet, router = await routed(Engine("a", breaks=True), Engine("b"))
+    answers = await fleet.generate([request(str(number)) for number in range(5)])
+    assert [answer.rid for answer in answers] == ["0", "1", "2", "3", "4"]
+    assert {answer.text for answer in answers} == {"http://b"}
+    assert router.serving == ["http://b"]
+    assert "no sign of life" in await fleet.lost(0)
+
+
+async def test_a_hung_engine_s_requests_come_back_when_it_is_killed() -> None:
+    hung = Engine("a", hangs=True)
+    fleet, router = await routed(hung, Engine("b"))
+    waiting = [asyncio.create_task(fleet.generate([request(str(number))])) for number in range(4)]
+    await asyncio.sleep(0)
+    await fleet.take_out(0, "no sign of life")
+    assert router.serving == ["http://b"]
+    assert {(await task)[0].text for task in waiting} == {"http://b"}
+
+
+async def test_an_engine_serves_again_with_the_weights_before_it_is_registered() -> None:
+    fleet, router = await routed(Engine("a"), Engine("b"))
+    await fleet.update_weights_from_disk("folder", 7, flushes=False)
+    await fleet.take_out(0, "gone")
+    back = Engine("a")
+    router.engines[back.address] = back
+    await fleet.admit(0, back)
+    assert back.told == ["load 7"]
+    assert sorted(router.serving) == ["http://a", "http://b"]
+
+
+async def test_without_any_engine_requests_wait_or_fail_with_the_remedy() -> None:
+    fleet, router = await routed(Engine("a", breaks=True))
+    waiting = asyncio.create_task(fleet.generate([request("x")]))
+    await fleet.lost(0)
+    assert not fleet.has_room and not waiting.done()
+    again = Engine("again")
+    router.engines[again.address] = again
+    await fleet.admit(0, again)
+    assert (await waiting)[0].text == "http://again"
+    fleet, _ = await routed(Engine("a", breaks=True), recovers=False)
+    with pytest.raises(EngineError, match=r"No other engine is left\. Mend it\."):
+        await fleet.generate([request("x")])
+
+
+async def test_a_lost_router_is_told_and_its_requests_wait_for_another() -> None:
+    fleet, router = await routed(Engine("a"), Engine("b"))
+    router.is_gone = True
+    waiting = asyncio.create_task(fleet.generate([request("x")]))
+    assert "cannot be reached" in await fleet.lost(ROUTER)
+    assert not fleet.has_room and not waiting.done()
+    await fleet.admit_router(Router(*fleet.clients))  # type: ignore[arg-type]
+    assert (await waiting)[0].rid == "x"
+
+
+async def test_aborts_go_to_every_engine_and_so_does_leaving() -> None:
+    aborted: list[str] = []
+
+    class Noting(Engine):
+        async def abort(self, rids: Any) -> None:
+            aborted.extend(f"{self.address} {rid}" for rid in rids)
+
+    fleet, _ = await routed(Noting("a", hangs=True), Noting("b", hangs=True))
+    task = asyncio.create_task(fleet.generate([request("x")]))
+    await asyncio.sleep(0.01)
+    await fleet.abort(["y"])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert sorted(aborted) == ["http://a x", "http://a y", "http://b x", "http://b y"]
+
+
+async def test_an_engine_that_refuses_is_an_error_in_its_own_words() -> None:
+    fleet, _ = await routed(Engine("a", refuses="generate"))
+    with pytest.raises(EngineError, match="http://a refuses to generate"):
+        await fleet.generate([request("x")])
