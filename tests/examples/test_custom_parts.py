@@ -39,6 +39,7 @@ def beside_the_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(("command", "flags"), [
     ("train", {"rm_type": "none", "custom_rm_path": "partial_credit:reward"}),
     ("train", {"custom_generate_function_path": "second_try:generate"}),
+    ("train", {"custom_generate_function_path": "openai_chat:generate"}),
     ("train", {"dynamic_sampling_filter_path": "middle_difficulty:keep"}),
     ("train", {"rollout_sample_filter_path": "middle_difficulty:select"}),
     ("train-async", {"fully_async": True, "custom_async_data_buffer_path": "hardest_first:HardestFirst"}),

@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 
 from miles.engines.embedded.parse import BadRequestError
+from miles.errors import EngineError
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ async def errors_as_json(
         return json_response({"error": {"message": str(error)}}, status=400)
     except web.HTTPException as error:
         return json_response({"error": {"message": f"{request.method} {request.path}: {error.reason}"}}, status=error.status)
+    except EngineError as error:
+        return json_response({"error": {"message": str(error)}}, status=500)
     except Exception as error:  # one request fails, the server goes on
         logger.exception("%s %s failed", request.method, request.path)
         return json_response({"error": {"message": f"{type(error).__name__}: {error}"}}, status=500)

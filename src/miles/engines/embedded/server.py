@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from aiohttp import web
@@ -11,8 +12,10 @@ from miles.engines.embedded.admin import AdminRoutes
 from miles.engines.embedded.answer import answer_of
 from miles.engines.embedded.http_json import errors_as_json, json_body, json_response
 from miles.engines.embedded.model import LoadedModel
+from miles.engines.embedded.openai_routes import OpenAiRoutes
 from miles.engines.embedded.options import EmbeddedOptions
 from miles.engines.embedded.parse import Limits, parse_generate
+from miles.engines.embedded.request import Generation, Request
 from miles.engines.embedded.worker import Worker
 from miles.errors import EngineError
 
@@ -39,7 +42,9 @@ class EmbeddedServer:
         self._worker = worker = Worker(self._options)
         model = await worker.start()
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
-        app.add_routes(GenerateRoutes(worker, model, self._options).routes())
+        generation = GenerateRoutes(worker, model, self._options)
+        app.add_routes(generation.routes())
+        app.add_routes(OpenAiRoutes(generation.sample, generation.limits, model).routes())
         app.add_routes(AdminRoutes(worker, model, asdict(self._options)).routes())
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
         await self._runner.setup()
@@ -75,9 +80,9 @@ class GenerateRoutes:
 
     def __init__(self, worker: Worker, model: LoadedModel, options: EmbeddedOptions) -> None:
         self._worker = worker
-        self._tokenizer = model.tokenizer
+        self.tokenizer = model.tokenizer
         seeds = random.Random(options.seed)
-        self._limits = Limits(
+        self.limits = Limits(
             context_len=model.context_len,
             vocab_size=model.vocab_size,
             encode=model.tokenizer.encode,
@@ -90,7 +95,16 @@ class GenerateRoutes:
 
     async def generate(self, http: web.Request) -> web.Response:
         """Sample one answer or a batch of them."""
-        requests, is_batch = parse_generate(await json_body(http), self._limits)
+        requests, is_batch = parse_generate(await json_body(http), self.limits)
+        answers = [answer_of(generation, self.tokenizer) for generation in await self.sample(requests)]
+        return json_response(answers if is_batch else answers[0])
+
+    async def sample(self, requests: Sequence[Request]) -> list[Generation]:
+        """Finished generations in the order of the requests, which end with the caller if it is cancelled.
+
+        Raises:
+            EngineError: sampling one of them failed.
+        """
         rids = {request.rid for request in requests}
         try:
             generations = await self._worker.generate(requests)
@@ -100,6 +114,5 @@ class GenerateRoutes:
                 await self._worker.abort(lambda request: request.rid in rids)
             raise
         if failed := next((generation.error for generation in generations if generation.error is not None), None):
-            return json_response({"error": {"message": failed}}, status=500)
-        answers = [answer_of(generation, self._tokenizer) for generation in generations]
-        return json_response(answers if is_batch else answers[0])
+            raise EngineError(failed)
+        return generations
