@@ -43,6 +43,7 @@ async def processes(
     """
     actors: list[Any] = []
     deaths: list[asyncio.Task[None]] = []
+    others: list[asyncio.Task[None]] = []
     starter, routers = EngineStarter(config, derived, cluster, logs), RouterStarter(config, derived, logs)
     try:
         seats = [cluster.options(rank) for rank in range(derived.num_ranks)]
@@ -61,6 +62,7 @@ async def processes(
             supervisor = Supervisor(fleet, starter, limits, say)
             deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
             deaths.append(asyncio.create_task(policy.watch(), name="watch the policy"))
+            others += [asyncio.create_task(tell_loss(fleet, number, say)) for number in range(len(fleet.clients)) if not engines]
             if router is not None:
                 stands = await router
                 await stands.join(fleet)
@@ -68,7 +70,7 @@ async def processes(
                 deaths.append(asyncio.create_task(keeping, name="keep router"))
             yield Processes(policy, fleet, deaths)
         finally:
-            await end(deaths)
+            await end([*deaths, *others])
             if not engines:
                 for note in await leave_running(fleet.clients):
                     say(note)
@@ -105,6 +107,13 @@ async def fleet_of(
     recovers = options.engine_max_restarts > 0
     clients = [engine.client for engine in engines]
     return build(clients, recovers=recovers, max_in_flight=most_in_flight(options)), engines
+
+
+async def tell_loss(fleet: EngineFleet, number: int, say: Callable[[str], None]) -> None:
+    """Say it when a server of the user's is left out."""
+    address = fleet.clients[number].address
+    reason = await fleet.lost(number)
+    say(f"{address} is left out from now on: {reason.splitlines()[0]}")
 
 
 def limits_of(options: EngineOptions) -> Limits:
