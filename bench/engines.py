@@ -1,10 +1,11 @@
 """The embedded engine and sglang side by side on this CPU, through the same client: speed, latency, and updates from disk.
 
-    python bench/engines.py [--model FOLDER] [--concurrent 1 16 64 128] [--new-tokens 32] [--seconds 5] [--updates 20]
+    python bench/engines.py [--model FOLDER] [--concurrent 1 16 64 128] [--new-tokens 32] [--seconds 5] [--updates 20] [--group 8]
 
 Both servers run one torch thread and hold the same model (by default the preset's). They take turns, so that neither has the
-machine's other core to itself; each request is a prompt of its own, so that no prefix is shared. sglang needs
-``requirements/sglang-cpu.txt``.
+machine's other core to itself; each request is a prompt of its own, so that no prefix is shared. Then groups of one prompt each
+are asked for as one request with a list of samples, as many requests, and (sglang) as one request with ``n``, which knows but one
+seed for all of them. sglang needs ``requirements/sglang-cpu.txt``.
 """
 
 import argparse
@@ -14,10 +15,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import psutil
 
 from miles.engines.client import EngineClient
@@ -28,6 +30,7 @@ from miles.engines.wire import GenerateRequest, SamplingParams
 PRESET = Path(__file__).parents[1] / "src/miles/presets/reverse/model"
 PROMPT_TOKENS, CONTEXT_TOKENS, SLOTS = 12, 128, 128
 counter = itertools.count()
+Ask = Callable[[EngineClient, list[GenerateRequest]], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -84,6 +87,46 @@ async def load(client: EngineClient, concurrent: int, new_tokens: int, seconds: 
     return len(latencies) * new_tokens / (time.perf_counter() - begin), sorted(latencies)
 
 
+def group_of(size: int, new_tokens: int) -> list[GenerateRequest]:
+    """The samples of a prompt of their own."""
+    number = next(counter)
+    prompt = tuple(3 + (number * 5 + place * (1 + number % 13)) % 90 for place in range(PROMPT_TOKENS))
+    return [GenerateRequest(f"{number}-{place}", prompt, SamplingParams(new_tokens, ignore_eos=True)) for place in range(size)]
+
+
+async def as_list(client: EngineClient, requests: list[GenerateRequest]) -> None:
+    """One request with a list of samples."""
+    await client.generate(requests)
+
+
+async def as_many(client: EngineClient, requests: list[GenerateRequest]) -> None:
+    """A request for each sample."""
+    await asyncio.gather(*(client.generate([request]) for request in requests))
+
+
+async def as_n(client: EngineClient, requests: list[GenerateRequest]) -> None:
+    """One request with ``n``."""
+    params = requests[0].sampling.to_wire() | {"n": len(requests)}
+    body = {"input_ids": list(requests[0].input_ids), "sampling_params": params, "return_logprob": True}
+    async with aiohttp.ClientSession() as session, session.post(f"{client.address}/generate", json=body) as response:
+        if len(await response.json()) != len(requests):
+            sys.exit(f"{client.address} does not serve n = {len(requests)}")
+
+
+async def group_speed(client: EngineClient, ask: Ask, group: int, new_tokens: int, seconds: float) -> float:
+    """Tokens per second with so many groups in flight that 64 samples are."""
+    done, begin = 0, time.perf_counter()
+
+    async def keep_asking() -> None:
+        nonlocal done
+        while time.perf_counter() - begin < seconds:
+            await ask(client, group_of(group, new_tokens))
+            done += group
+
+    await asyncio.gather(*(keep_asking() for _ in range(max(1, 64 // group))))
+    return done * new_tokens / (time.perf_counter() - begin)
+
+
 async def update_times(client: EngineClient, model: Path, count: int, new_tokens: int) -> list[float]:
     """Seconds that engines stand still for an update from disk, under 16 requests in flight."""
     running = asyncio.create_task(load(client, 16, new_tokens, seconds=count * 0.2))
@@ -112,6 +155,7 @@ async def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--group", type=int, default=8, help="samples of one prompt")
     options = parser.parse_args()
     print(f"load average at the start: {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} CPUs")
     print("| engine | in flight | tokens/s | p50 ms | p95 ms | p99 ms |\n|---|---|---|---|---|---|")
@@ -122,6 +166,14 @@ async def main() -> None:
                     speed, times = await load(client, concurrent, options.new_tokens, options.seconds)
                     shown = " | ".join(f"{1000 * percentile(times, share):.0f}" for share in (0.5, 0.95, 0.99))
                     print(f"| {name} | {concurrent} | {speed:.0f} | {shown} |")
+            print(f"\n| engine | groups of {options.group} as | tokens/s |\n|---|---|---|")
+            for name, client, ask, words in (
+                ("embedded", ours, as_list, "one request"), ("embedded", ours, as_many, "many requests"),
+                ("sglang", theirs, as_list, "one request"), ("sglang", theirs, as_many, "many requests"),
+                ("sglang", theirs, as_n, "one request with n"),
+            ):  # fmt: skip
+                speed = await group_speed(client, ask, options.group, options.new_tokens, options.seconds)
+                print(f"| {name} | {words} | {speed:.0f} |")
             for name, client in (("embedded", ours), ("sglang", theirs)):
                 times = await update_times(client, options.model, options.updates, options.new_tokens)
                 print(f"{name}: {options.updates} updates from disk under load, median {1000 * statistics.median(times):.0f} ms, "

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from miles.engines.client import EngineClient
-from miles.engines.external import check_external_engines, config_differences, full_address, version_notes
+from miles.engines.external import check_external_engines, config_differences, full_address, leave_running, version_notes
 from miles.errors import EngineError
 
 from .engine_fixtures import ModelFolders, options_for, running
@@ -54,3 +54,13 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     async with EngineClient("http://127.0.0.1:9") as client:
         with pytest.raises(EngineError, match="127.0.0.1:9/model_info cannot be reached"):
             await check_external_engines([client], Path("/models/m"))
+
+
+async def test_a_server_is_not_left_paused(qwen3: ModelFolders) -> None:
+    with running(options_for(qwen3.first)) as address:
+        async with EngineClient(address) as client, EngineClient("http://127.0.0.1:9") as gone:
+            await client.pause("retract")
+            (note,) = await leave_running([client, gone])
+            assert "127.0.0.1:9" in note
+            assert "may still be paused" in note
+            assert (await client.server_info())["internal_states"][0]["is_paused"] is False

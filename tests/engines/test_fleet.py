@@ -9,6 +9,7 @@ from aiohttp import web
 from miles.engines.client import EngineClient
 from miles.engines.connection import EngineUnreachableError
 from miles.engines.fleet import EngineFleet
+from miles.engines.openai import OpenAiEndpoint
 from miles.engines.wire import Answer, GenerateRequest, SamplingParams
 from miles.errors import EngineError
 
@@ -48,6 +49,9 @@ class Engine(EngineClient):
 
     async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
         await self._tell(f"load {version}")
+
+    async def model_name(self) -> str:
+        return "m"
 
     async def alive(self, timeout_seconds: float) -> bool:
         return not (self.breaks or self.hangs)
@@ -152,3 +156,39 @@ async def test_a_connection_that_breaks_alone_costs_no_engine() -> None:
     fleet = EngineFleet([engine], recovers=True)
     assert (await fleet.generate([request("x")]))[0].rid == "x"
     assert fleet.clients == (engine,)
+
+
+async def test_of_engines_that_nobody_restarts_a_lost_one_is_left_out_of_an_update() -> None:
+    fleet = EngineFleet([Engine("a", breaks=True), Engine("b")], remedy="Mend it.")
+    await fleet.update_weights_from_disk("folder", 1, flushes=True)
+    assert [client.address for client in fleet.clients] == ["http://b"]
+    assert "broke off" in await fleet.lost(0)
+
+
+@pytest.mark.parametrize("first", [{"refuses": "load"}, {"breaks": True}])
+async def test_their_refusal_and_the_loss_of_the_last_end_the_run_with_the_remedy(first: dict[str, Any]) -> None:
+    fleet = EngineFleet([Engine("a", **first), *([] if "breaks" in first else [Engine("b")])], remedy="Mend it.")
+    with pytest.raises(EngineError, match=r"http://a (refuses to load 1|broke off).* Mend it\."):
+        await fleet.update_weights_from_disk("folder", 1, flushes=True)
+
+
+async def test_user_code_is_asked_again_where_its_engine_was_lost() -> None:
+    fleet, asked = EngineFleet([Engine("a", breaks=True), Engine("b")], recovers=True), []
+
+    async def ask(endpoint: OpenAiEndpoint) -> str:
+        asked.append(endpoint.base_url)
+        if endpoint.address == "http://a":
+            raise ConnectionResetError("peer")
+        return endpoint.model
+
+    assert await fleet.through_openai(ask) == "m"
+    assert asked == ["http://a/v1", "http://b/v1"]
+    assert "broke off: peer" in await fleet.lost(0)
+
+
+async def test_what_user_code_fails_with_at_a_living_engine_is_its_own() -> None:
+    async def ask(endpoint: OpenAiEndpoint) -> str:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        await EngineFleet([Engine("a")], recovers=True).through_openai(ask)
