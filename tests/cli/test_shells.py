@@ -141,12 +141,19 @@ def test_the_shell_that_asks_is_found(place: Path) -> None:
     assert done.stdout.strip() == "complete -F _miles_complete miles"
 
 
-def test_install_completion_writes_for_the_shell_that_asks(place: Path) -> None:
-    needs("bash")
-    done = subprocess.run(["bash", "-c", "miles --install-completion; :"], capture_output=True, text=True, check=True)
-    path = place / ".local/share/miles/completion.bash"
-    assert str(path) in done.stdout
-    assert path.read_text() == script_of("bash", VARIABLE)
+@pytest.mark.parametrize(
+    ("shell", "path"),
+    [
+        ("bash", ".local/share/miles/completion.bash"),
+        ("zsh", ".local/share/miles/completion.zsh"),
+        ("fish", ".config/fish/completions/miles.fish"),
+    ],
+)
+def test_install_completion_writes_for_the_shell_that_asks(place: Path, shell: str, path: str) -> None:
+    needs(shell)
+    done = subprocess.run([shell, "-c", "miles --install-completion; :"], capture_output=True, text=True, check=False, timeout=60)
+    assert str(place / path) in done.stdout, done.stderr
+    assert (place / path).read_text() == script_of(shell, VARIABLE)
 
 
 def test_a_shell_that_cannot_be_told_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,18 @@ def test_a_run_folder_and_the_configuration_it_was_made_from_are_the_same(bench,
     assert differences(*read_sides(str(tmp_path), str(file), bench.folder, None)) == []
 
 
+def test_an_option_that_is_younger_than_the_record_differs_only_from_another_value_than_the_default(bench, tmp_path):
+    data = json.loads(record_text(bench.resolve("train-async", {"fully_async": True})))
+    for name in ("clip_grad", "max_weight_staleness"):
+        del data["values"][name]
+    (tmp_path / RECORD_FILE).write_text(json.dumps(data))
+    base = text_of(bench.needed | {"num_rollout": 10}) + "[train-async]\nfully_async = true\n"
+    for text, wanted in (("", ["max_weight_staleness"]), ("clip_grad = 2.0\n", ["max_weight_staleness", "clip_grad"])):
+        sides = read_sides(str(tmp_path), str(bench.file(text + base)), bench.folder, None)
+        assert [pair.option for pair in differences(*sides)] == wanted
+        assert [pair.option for pair in differences(*sides[::-1])] == wanted
+
+
 def test_a_side_that_does_not_say_takes_the_command_of_the_other(bench):
     plain, asynchronous = bench.file("lr = 1\n"), bench.file("[train-async]\nlr = 2\n")
     sides = read_sides(str(plain), str(asynchronous), bench.folder, None)

@@ -36,6 +36,14 @@ def test_a_launch_script_is_one_command(name: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == shlex.split(expected)[1:]
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_compute_in_bfloat16_and_fit_their_gpus(name: str) -> None:
+    out = dry_run(name)
+    assert "dtype = bfloat16" in out
+    assert "fits: each" in out
+    assert "does not fit" not in out
+
+
 def test_nobody_spells_out_a_rollout_function() -> None:
     for path in (*(ROOT / "examples").glob("*.sh"), *PAGES.glob("*.md"), *(ROOT / "src/miles/presets").glob("*/preset.toml")):
         assert "rollout-function-path" not in path.read_text().replace("_", "-"), path

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from miles.config.layers import command_named
 from miles.config.presets import preset_names
 from miles.config.records import read_record
+from miles.config.registry import option_table, variants_of
 from miles.config.resolution import Row
 from miles.config.resolve import examine
 from miles.config.sources import Sources
@@ -23,12 +24,14 @@ class Side:
 
     command: the one that it is resolved for.
     needed: options that it leaves to others, so that nothing can be derived.
+    is_record: it tells what a run used, perhaps of a version that did not have all options yet.
     """
 
     label: str
     command: str
     rows: Mapping[str, Row]
     needed: tuple[str, ...] = ()
+    is_record: bool = False
 
 
 class Difference(NamedTuple):
@@ -56,11 +59,21 @@ def differences(first: Side, second: Side) -> list[Difference]:
     names = dict.fromkeys((*first.rows, *second.rows))
     partial = bool(first.needed) != bool(second.needed)
     pairs = (Difference(name, first.rows.get(name), second.rows.get(name)) for name in names)
-    return [pair for pair in pairs if _differ(pair) and not (partial and _is_derived(pair))]
+    differing = [pair for pair in pairs if _differ(pair) and not (partial and _is_derived(pair))]
+    return [pair for pair in differing if not _is_younger(pair.first, second, pair) and not _is_younger(pair.second, first, pair)]
 
 
 def _differ(pair: Difference) -> bool:
     return pair.first is None or pair.second is None or pair.first.value != pair.second.value
+
+
+def _is_younger(row: Row | None, other: Side, pair: Difference) -> bool:
+    """Whether a record is merely older than the option, which has its default on the other side."""
+    option = option_table().get(pair.option)
+    if row is None or option is None or not other.is_record or pair.option in other.rows or other.command not in option.commands:
+        return False
+    owners = {owner.option_set for owner in option.owners if owner.command == other.command}
+    return owners == set(variants_of(other.command, option.section)) and bool(row.chain) and row.value == row.chain[-1].value
 
 
 def _is_derived(pair: Difference) -> bool:
@@ -85,7 +98,7 @@ def _command_of(word: str, cwd: Path) -> str | None:
 def _read(word: str, cwd: Path, command: str) -> Side:
     if (cwd / word).is_dir():
         record = read_record(cwd / word)
-        return Side(word, record.command, {row.option: row for row in record.rows})
+        return Side(word, record.command, {row.option: row for row in record.rows}, is_record=True)
     found = examine(command, _sources(word, cwd))
     wrong = [problem for problem in found.problems if not problem.is_missing]
     if wrong:
