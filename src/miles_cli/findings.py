@@ -57,7 +57,7 @@ def judge_sglang_start(error: str, *, has_gpu: bool) -> Finding:
     if not error:
         return Finding("ok", "sglang server", "can be imported")
     remedy = (
-        "pip install 'miles[sglang]', or pass --engine embedded"
+        "pip install -c constraints-sglang.txt '.[sglang]', or pass --engine embedded"
         if has_gpu
         else "pip install --no-deps -r requirements/sglang-cpu.txt; engines are embedded ones unless --engine sglang is passed"
     )

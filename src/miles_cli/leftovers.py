@@ -8,7 +8,12 @@ import psutil
 
 from miles.weights.folder import PREFIX, default_parent
 
-OURS = ("miles.engines", "sglang.launch_server")  # in the command line of a process that a run starts
+OURS = (
+    "miles.engines",
+    "miles.rollout.reward_worker",
+    "sglang.launch_server",
+    "sglang_router.launch_router",
+)  # in the command line of a process that a run starts
 OF_RAY = "ray::"  # names of Ray's workers, whose parent is its raylet
 INIT = 1
 

@@ -1,6 +1,8 @@
 """What was typed, as the resolver would get it."""
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,15 @@ Typist = Callable[[list[str]], Mapping[str, FlagValue]]
 def _quiet_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working directory without variables."""
+    for name in [name for name in os.environ if name.startswith("MILES_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

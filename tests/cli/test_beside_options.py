@@ -1,7 +1,6 @@
 """``miles config explain`` for what is no option of a run: flags of commands, variables, arguments of servers."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,8 @@ from miles.config.sources import COMMAND_FLAGS
 from miles_cli.app import app
 from miles_cli.beside_options import explained, nearest_key
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("place")]
 ARGUMENTS = [(server, name) for server in SERVERS for name in argument_list(server).arguments]
-
-
-@pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for name in [name for name in os.environ if name.startswith("MILES_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def explain(*words: str, code: int = 0) -> str:
@@ -98,7 +89,8 @@ def test_the_value_that_is_passed_on_is_shown(place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "nearest"),
-    [("--presett", "--preset"), ("mem-fraction-statik", "sglang.mem-fraction-static"), ("router.polici", "router.policy"),
+    [("--presett", "--preset"), ("mem-fraction-statik", "sglang.mem-fraction-static"),
+     ("router.cache-treshold", "router.cache-threshold"),
      ("MILES_CONFG", "MILES_CONFIG"), ("qqqqqq", "")],
 )  # fmt: skip
 def test_what_was_nearly_meant(key: str, nearest: str) -> None:

@@ -1,7 +1,6 @@
 """``miles config …`` from outside: what each command says, in which form, and with which exit code."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,7 @@ from miles.config.records import RECORD_FILE
 from miles.config.registry import Option, all_options
 from miles_cli.app import app
 
-pytestmark = pytest.mark.unit
-
-
-@pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty working directory without variables."""
-    for name in [name for name in os.environ if name.startswith("MILES_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("place")]
 
 
 def miles(*words: str, code: int = 0, env: dict[str, str] | None = None) -> Any:

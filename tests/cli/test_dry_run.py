@@ -16,14 +16,8 @@ from miles_cli import dry_run
 from miles_cli.app import app
 from tests.pretend import a_machine_with
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("place")]
 WORDS = ("train", "--preset", "reverse", "--dry-run")
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def miles(*words: str, code: int) -> str:

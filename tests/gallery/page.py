@@ -21,8 +21,8 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from miles.config.resolution import Resolution
-from miles.tracking.run_folder import RunFolder, RunState, write_state
 from miles_cli.app import app
+from tests.builders import stopped_run
 from tests.gallery.cases import CASES, Case
 from tests.pretend import a_machine_with
 
@@ -163,13 +163,3 @@ def furnish(folder: Path) -> None:
         stopped_run(folder / "runs" / name)
     recorded = CliRunner().invoke(app, shlex.split("config show train --config base.toml --format toml"))
     (folder / "runs" / "one" / "config.toml").write_text(recorded.stdout)
-
-
-def stopped_run(path: Path) -> None:
-    """A run folder as it stands after rollout 6."""
-    run = RunFolder(path, path / "checkpoints")
-    checkpoint = run.checkpoint_for(6)
-    checkpoint.mkdir(parents=True)
-    run.point_latest_at(checkpoint)
-    write_state(checkpoint, RunState(7, 7, {}))
-    (path / "metrics.jsonl").write_text('{"rollout_id": 6}\n')

@@ -10,7 +10,8 @@ from miles.config.sources import FlagValue, Sources
 from miles.config.toml_out import config_toml
 from miles.errors import CheckpointError, ConfigError
 from miles.loops.resume import find_start, look_ahead
-from miles.tracking.run_folder import RunFolder, RunState, write_state
+from miles.tracking.run_folder import RunFolder
+from tests.builders import stopped_run
 
 pytestmark = pytest.mark.unit
 
@@ -24,12 +25,7 @@ def resolution(folder: Path, *flags: str, **values: str) -> Resolution:
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     """A run that was stopped after rollout 6."""
-    run = RunFolder(tmp_path, tmp_path / "checkpoints")
-    checkpoint = run.checkpoint_for(6)
-    checkpoint.mkdir(parents=True)
-    run.point_latest_at(checkpoint)
-    write_state(checkpoint, RunState(7, 7, {}))
-    (tmp_path / "metrics.jsonl").write_text('{"rollout_id": 6}\n')
+    run = stopped_run(tmp_path)
     (tmp_path / "config.toml").write_text(config_toml(resolution(tmp_path)))
     return run
 

@@ -12,6 +12,7 @@ from miles.config.derived import Derived
 from miles.policy.batch import TrainBatch
 from miles.policy.model import PolicyModel
 from miles.types import Group, Prompt, Rollout, Sample, SampleStatus, VersionSpan
+from tests.builders import derived as plain_derived
 
 PRESET = Path(__file__).parents[2] / "src/miles/presets/reverse/model"
 VOCAB = 24
@@ -48,26 +49,14 @@ def policy_model(family: str = "qwen3", dtype: torch.dtype = torch.float64, **ch
 
 def derived(num_samples: int, *, num_steps: int = 1, num_optimizer_steps: int = 100, **limits: int) -> Derived:
     """The derived values that the policy reads; the rest stands for nothing."""
-    return Derived(
-        schedule="sync",
+    return plain_derived(
         global_batch_size=num_samples // num_steps,
         num_steps_per_rollout=num_steps,
         num_prompts=1,
         num_rollout=num_optimizer_steps // num_steps,
         num_optimizer_steps=num_optimizer_steps,
-        rollout_function_path="",
-        eval_function_path="",
-        device="cpu",
-        engine="embedded",
-        num_engines=1,
-        num_ranks=1,
         max_context_len=128,
         max_prompt_len=64,
-        update_weights_interval=1,
-        staleness_bound=0,
-        eval_temperature=0.0,
-        eval_top_p=1.0,
-        eval_top_k=-1,
         eval_max_response_len=16,
         **limits,
     )

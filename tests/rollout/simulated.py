@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from miles.config.commands import TrainAsyncConfig, TrainConfig
-from miles.config.derived import Derived
 from miles.config.options.data import DataOptions
 from miles.config.options.model import ModelOptions
 from miles.config.options.reward import RewardOptions
@@ -20,6 +19,7 @@ from miles.rollout.prompt_lines import PromptLine
 from miles.rollout.prompts import PromptSource
 from miles.simulation.virtual_time import VirtualClock
 from miles.types import Group, Prompt, Sample, SampleStatus, VersionSpan
+from tests.builders import derived
 
 PRESET = Path(__file__).parents[2] / "src/miles/presets/reverse"
 
@@ -76,32 +76,6 @@ def group(index: int = 0, version: int = 0, rewards: Sequence[float | None] = (0
 
 def source(num_prompts: int = 7, seed: int | None = None) -> PromptSource:
     return PromptSource([PromptLine(row, f"p{row}", (97, row), f"l{row}") for row in range(num_prompts)], seed)
-
-
-def derived(**changes: Any) -> Derived:
-    plain = Derived(
-        schedule="sync",
-        global_batch_size=4,
-        num_steps_per_rollout=1,
-        num_prompts=7,
-        num_rollout=10,
-        num_optimizer_steps=10,
-        rollout_function_path="miles.rollout.inference:InferenceRolloutFn",
-        eval_function_path="miles.loops.evaluate:evaluate",
-        device="cpu",
-        engine="embedded",
-        num_engines=1,
-        num_ranks=1,
-        max_context_len=64,
-        max_prompt_len=32,
-        update_weights_interval=1,
-        staleness_bound=0,
-        eval_temperature=0.0,
-        eval_top_p=1.0,
-        eval_top_k=-1,
-        eval_max_response_len=8,
-    )
-    return replace(plain, **changes)
 
 
 def config(

@@ -12,7 +12,8 @@ from miles.rollout.inference import InferenceRolloutFn
 from miles.rollout.ledger import Ledger
 from miles.simulation.virtual_time import run_virtual
 
-from .simulated import PRESET, LetterTokenizer, SimulatedEngine, config, derived, group
+from ..builders import derived
+from .simulated import PRESET, LetterTokenizer, SimulatedEngine, config, group
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,8 @@ from miles.rollout.contracts import RolloutFnInput
 from miles.simulation.virtual_time import run_virtual
 from miles.types import Group, Rollout
 
-from .simulated import SimulatedGenerator, derived, given, group
+from ..builders import derived
+from .simulated import SimulatedGenerator, given, group
 
 pytestmark = pytest.mark.unit
 
