@@ -18,6 +18,7 @@ PLAIN = Derived(
     eval_function_path="miles.loops.evaluate:evaluate",
     device="cpu",
     engine="embedded",
+    update_weight_transfer_mode="disk",
     num_engines=1,
     num_ranks=1,
     max_context_len=64,

@@ -67,6 +67,10 @@ class EngineError(MilesError):
     """An engine refused, failed or stopped answering; carries the engine's own words."""
 
 
+class WeightMismatchError(EngineError):
+    """An engine holds other weights than those that were published."""
+
+
 class PolicyError(MilesError):
     """The policy could not take a step."""
 

@@ -10,6 +10,7 @@ from miles.config.commands import TrainAsyncConfig, TrainConfig
 from miles.config.options.algorithm import AlgorithmOptions, AsyncAlgorithmOptions
 from miles.config.options.cluster import ClusterOptions
 from miles.config.options.data import DataOptions
+from miles.config.options.engine import EngineOptions
 from miles.config.options.evaluation import EvalOptions
 from miles.config.options.model import ModelOptions
 from miles.config.options.optimizer import OptimizerOptions
@@ -75,7 +76,15 @@ def test_what_cannot_be_written(build):
 @pytest.mark.parametrize(
     ("build", "option"),
     [
-        (lambda: train(placement=Colocated()), "colocate"),
+        (lambda: train(placement=Colocated(rollout_num_gpus_per_engine=2)), "rollout_num_gpus_per_engine"),
+        (lambda: train(placement=Colocated(), engine=EngineOptions(rollout_external_engine_addrs=("a:1",))), "colocate"),
+        (
+            lambda: train(
+                placement=Disaggregated(rollout_num_gpus=2, rollout_num_gpus_per_engine=2),
+                engine=EngineOptions(check_weight_update=True),
+            ),
+            "check_weight_update",
+        ),
         (lambda: train(rollout=SyncRollout(rollout_api="function")), "rollout_api"),
         (lambda: train(rollout=SyncRollout(over_sampling_batch_size=1)), "over_sampling_batch_size"),
         (lambda: train(rollout=SyncRollout(partial_rollout=True)), "partial_rollout"),

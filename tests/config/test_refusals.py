@@ -279,7 +279,30 @@ ON_TOP_OF_THE_PRESET = [
     ("train", {"engine": "embedded"}, {}, ["sglang = [['page-size', '1']]"], "sglang", ["no effect while engine = embedded"]),
     ("train", {"kl_loss_coef": "0.1"}, {}, [], "kl_loss_coef", ["no effect while use_kl_loss is not set", "Pass --use-kl-loss"]),
     ("train", {"reward_key": "x"}, {}, [], "reward_key", ["no effect while custom_rm_path is not set"]),
-    ("train", {"colocate": True}, {}, [], "colocate", ["not available yet: colocated placement"]),
+    (
+        "train",
+        {"colocate": True, "actor_num_gpus_per_node": "4", "rollout_num_gpus_per_engine": "3"},
+        {},
+        [],
+        "rollout_num_gpus_per_engine",
+        ["does not divide the policy's devices", "= 4"],
+    ),
+    (
+        "train",
+        {"colocate": True, "rollout_external_engine_addrs": ("127.0.0.1:1",)},
+        {},
+        [],
+        "colocate",
+        ["take turns with the policy", "Leave --colocate out"],
+    ),
+    (
+        "train",
+        {"update_weight_transfer_mode": "disk", "update_weight_buffer_size": "1000"},
+        {},
+        [],
+        "update_weight_buffer_size",
+        ["no effect while update_weight_transfer_mode = disk"],
+    ),
 ]
 
 

@@ -66,11 +66,6 @@ def test_every_option_meets_its_rule(bench, variant, form):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_chosen_variants_are_the_classes_asked_for(bench, variant):
     command, selectors = VARIANTS[variant]
-    if variant == "colocated":
-        found = bench.examine(command, selectors)
-        assert [problem.option for problem in found.problems] == ["colocate"]
-        assert "not available yet" in found.problems[0].why
-        return
     config = bench.resolve(command, selectors).config
     assert (type(config.rollout), type(config.placement)) == CHOSEN[variant]
 

@@ -38,7 +38,7 @@ def test_good_values_are_taken_and_others_are_not(bench, name):
         assert not accepts(schema, over)
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "colocated"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_config_of_every_run_is_taken(bench, variant):
     command, selectors = VARIANTS[variant]
     content = tomllib.loads(config_toml(bench.resolve(command, selectors | {"eval_prompt_data": (("a", "heldout.jsonl"),)})))

@@ -35,6 +35,16 @@ def test_two_sync_runs_agree_bit_for_bit(run_here: Run, tmp_path: Path) -> None:
     assert without_times([json.loads(line) for line in lines]) == without_times(first.rows)
 
 
+@pytest.mark.parametrize("way", ["tensor", "broadcast"])
+def test_weights_that_travel_another_way_are_the_same(run_here: Run, way: str) -> None:
+    disk = run_here("train", *SAME[:-1], "4", run_dir="disk")
+    other = run_here(
+        "train", *SAME[:-1], "4", "--update-weight-transfer-mode", way, "--update-weight-buffer-size", "300000",
+        "--check-weight-update", run_dir=way,
+    )  # fmt: skip
+    assert without_times(disk.rows) == without_times(other.rows)
+
+
 def test_fully_async_with_bound_zero_is_sync(run_here: Run) -> None:
     sync = run_here("train", *SAME, run_dir="sync")
     bound = ("--fully-async", "--max-weight-staleness", "0", "--update-weights-interval", "1")

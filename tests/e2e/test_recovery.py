@@ -12,10 +12,14 @@ Start = Callable[..., RunningMiles]
 NUM_ROLLOUTS = 60
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_engine_costs_no_sample(start_miles: Start, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [(signal.SIGKILL, "disk"), (signal.SIGSTOP, "disk"), (signal.SIGKILL, "tensor"), (signal.SIGKILL, "broadcast")],
+)
+def test_a_lost_engine_costs_no_sample(start_miles: Start, number: signal.Signals, way: str) -> None:
     run = start_miles(
         "train-async", "--fully-async", "--preset", "reverse", "--rollout-num-gpus", "2", "--num-rollout", str(NUM_ROLLOUTS),
+        "--update-weight-transfer-mode", way, "--check-weight-update",
         "--rollout-health-check-interval", "1", "--rollout-health-check-timeout", "3", "--eval-interval", "1000",
     )  # fmt: skip
     run.wait_for_rows(5)

@@ -283,7 +283,7 @@ async def test_a_fleet_of_two_engines(served: str, qwen3: ModelFolders) -> None:
         assert [len(a.output_ids) for (a,) in answers] == [5] * 6
         await fleet.pause("retract")
         await fleet.flush_cache()
-        await fleet.update_weights_from_disk(str(qwen3.first), 0, flushes=False)
+        await fleet.on_all(lambda each: each.update_weights_from_disk(str(qwen3.first), 0, flushes=False))
         await fleet.continue_generation()
         assert await fleet.weight_versions() == [0, 0]
         await fleet.abort_all()

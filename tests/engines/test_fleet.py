@@ -61,6 +61,12 @@ class Engine(EngineClient):
         await super().close()
 
 
+async def load_everywhere(fleet: EngineFleet, version: int) -> None:
+    """What a publication does."""
+    await fleet.on_all(lambda client: client.update_weights_from_disk("folder", version, flushes=False))
+    fleet.reload_with(lambda number, client: client.update_weights_from_disk(f"for {number}", version, flushes=True))
+
+
 async def test_requests_of_a_broken_engine_go_to_another() -> None:
     fleet = EngineFleet([Engine("a", breaks=True), Engine("b")], recovers=True)
     answers = await asyncio.gather(*(fleet.generate([request(str(i))]) for i in range(5)))
@@ -105,7 +111,7 @@ async def test_without_any_engine_requests_wait_for_one_to_come_back() -> None:
 
 async def test_an_engine_loads_the_current_weights_before_it_serves() -> None:
     fleet = EngineFleet([Engine("a"), Engine("b", breaks=True)], recovers=True)
-    await fleet.update_weights_from_disk("folder", 7, flushes=False)
+    await load_everywhere(fleet, 7)
     back = Engine("b")
     await fleet.admit(1, back)
     await fleet.take_out(0, "gone")
@@ -119,14 +125,14 @@ async def test_no_engine_joins_in_the_middle_of_an_update() -> None:
         joining = asyncio.create_task(fleet.admit(1, back))
         await fleet.pause("retract")
         assert len(fleet.clients) == 1
-        await fleet.update_weights_from_disk("folder", 1, flushes=True)
+        await load_everywhere(fleet, 1)
     await joining
     assert back.told == ["load 1"]
 
 
 async def test_an_engine_that_refuses_what_others_did_is_taken_out() -> None:
     fleet = EngineFleet([Engine("a", refuses="load"), Engine("b")], recovers=True)
-    await fleet.update_weights_from_disk("folder", 1, flushes=True)
+    await load_everywhere(fleet, 1)
     assert [client.address for client in fleet.clients] == ["http://b"]
     assert "refuses to load 1" in await fleet.lost(0)
 
@@ -134,7 +140,7 @@ async def test_an_engine_that_refuses_what_others_did_is_taken_out() -> None:
 async def test_weights_that_every_engine_refuses_are_an_error() -> None:
     fleet = EngineFleet([Engine("a", refuses="load"), Engine("b", refuses="load")], recovers=True)
     with pytest.raises(EngineError, match="refuses to load 1"):
-        await fleet.update_weights_from_disk("folder", 1, flushes=True)
+        await load_everywhere(fleet, 1)
     assert len(fleet.clients) == 2
 
 
@@ -160,7 +166,7 @@ async def test_a_connection_that_breaks_alone_costs_no_engine() -> None:
 
 async def test_of_engines_that_nobody_restarts_a_lost_one_is_left_out_of_an_update() -> None:
     fleet = EngineFleet([Engine("a", breaks=True), Engine("b")], remedy="Mend it.")
-    await fleet.update_weights_from_disk("folder", 1, flushes=True)
+    await load_everywhere(fleet, 1)
     assert [client.address for client in fleet.clients] == ["http://b"]
     assert "broke off" in await fleet.lost(0)
 
@@ -169,7 +175,7 @@ async def test_of_engines_that_nobody_restarts_a_lost_one_is_left_out_of_an_upda
 async def test_their_refusal_and_the_loss_of_the_last_end_the_run_with_the_remedy(first: dict[str, Any]) -> None:
     fleet = EngineFleet([Engine("a", **first), *([] if "breaks" in first else [Engine("b")])], remedy="Mend it.")
     with pytest.raises(EngineError, match=r"http://a (refuses to load 1|broke off).* Mend it\."):
-        await fleet.update_weights_from_disk("folder", 1, flushes=True)
+        await load_everywhere(fleet, 1)
 
 
 async def test_user_code_is_asked_again_where_its_engine_was_lost() -> None:

@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from miles.engines.client import EngineClient
 from miles.engines.wire import GenerateRequest, SamplingParams
 from miles.errors import EngineError
+from miles.weights.check import WeightCheck
+from miles.weights.transport import OneEngine
+
+from .engine_fixtures import Http, ModelFolders, load_reference
+from .ways import Policy, publishing
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
@@ -51,6 +57,20 @@ async def test_a_process_serves_and_ends_on_a_signal(model_folder: Path) -> None
         with pytest.raises(EngineError):
             await task
         await client.close()
+
+
+@pytest.mark.parametrize("way", ["tensor", "broadcast"])
+async def test_weights_reach_another_process(qwen3: ModelFolders, tmp_path: Path, way: str) -> None:
+    policy = Policy(qwen3.second)
+    async with process("--model-path", str(qwen3.first), "--num-slots", "4") as started, aiohttp.ClientSession() as session:
+        address = await address_of(started)
+        async with publishing(way, Http(address, session), policy, tmp_path) as publisher, EngineClient(address) as client:
+            await publisher.publish(1)
+            await WeightCheck(policy.weights).compare(1, OneEngine(0, client))
+            assert await client.weight_version() == 1
+            policy.become(load_reference(qwen3.first))
+            await publisher.publish(2)
+            await WeightCheck(policy.weights).compare(2, OneEngine(0, client))
 
 
 async def test_a_killed_engine_is_an_error_in_seconds(model_folder: Path) -> None:

@@ -12,7 +12,7 @@ from miles.engines.router import RouterClient
 from miles.engines.wire import Answer
 from miles.errors import EngineError
 
-from .test_fleet import Engine, request
+from .test_fleet import Engine, load_everywhere, request
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(30)]
 
@@ -76,7 +76,7 @@ async def test_a_hung_engine_s_requests_come_back_when_it_is_killed() -> None:
 
 async def test_an_engine_serves_again_with_the_weights_before_it_is_registered() -> None:
     fleet, router = await routed(Engine("a"), Engine("b"))
-    await fleet.update_weights_from_disk("folder", 7, flushes=False)
+    await load_everywhere(fleet, 7)
     await fleet.take_out(0, "gone")
     back = Engine("a")
     router.engines[back.address] = back

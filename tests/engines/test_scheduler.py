@@ -49,6 +49,12 @@ class BookkeepingRunner:
             self.fails = False
             raise RuntimeError("out of memory")
 
+    def release(self) -> None:
+        self.slots = []
+
+    def resume(self) -> None:
+        self.slots = [[] for _ in range(NUM_SLOTS)]
+
     def move(self, sources: list[int], targets: list[int]) -> None:
         assert not {*sources} & {*targets}
         for source, target in zip(sources, targets, strict=True):

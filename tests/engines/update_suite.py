@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from miles.engines.client import EngineClient
+from miles.errors import WeightMismatchError
+from miles.weights.check import WeightCheck
+from miles.weights.transport import OneEngine
+
 from .engine_fixtures import Http, ModelFolders, load_reference, reference_logprobs, sampled
+from .ways import WAYS, Policy, publishing
 
 PROMPTS = [[5, 17, 33, 8], [7] * 9, [40, 41]]
 LENGTH = {"max_new_tokens": 300, "ignore_eos": True}
@@ -26,18 +32,23 @@ def spans_of(answer: dict[str, Any]) -> list[tuple[str, int, int]]:
     return [(span["version"], span["start"], span["end"]) for span in spans]
 
 
-async def caught_in_flight(http: Http, mode: str, folder: Path) -> list[dict[str, Any]]:
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """A transport."""
+    return str(request.param)
+
+
+async def caught_in_flight(http: Http, mode: str, folder: Path, way: str, aside: Path) -> list[dict[str, Any]]:
     """Answers during which the weights were replaced in a pause."""
-    tasks = [asyncio.create_task(http.generate(prompt, **LENGTH)) for prompt in PROMPTS]
-    await http.until_busy()
-    await http.ok("/pause_generation", {"mode": mode})
-    await update(http, folder, "1", flush_cache=mode == "retract")
-    await http.ok("/continue_generation", {})
-    return list(await asyncio.gather(*tasks))
+    async with publishing(way, http, Policy(folder), aside, mode) as publisher:
+        tasks = [asyncio.create_task(http.generate(prompt, **LENGTH)) for prompt in PROMPTS]
+        await http.until_busy()
+        await publisher.publish(1)
+        return list(await asyncio.gather(*tasks))
 
 
-async def test_retract_prefills_again_under_the_new_weights(fresh: Http, qwen3: ModelFolders) -> None:
-    answers = await caught_in_flight(fresh, "retract", qwen3.second)
+async def test_retract_prefills_again_under_the_new_weights(fresh: Http, qwen3: ModelFolders, way: str, tmp_path: Path) -> None:
+    answers = await caught_in_flight(fresh, "retract", qwen3.second, way, tmp_path)
     old, new = load_reference(qwen3.first), load_reference(qwen3.second)
     num_caught = 0
     for prompt, answer in zip(PROMPTS, answers, strict=True):
@@ -51,8 +62,8 @@ async def test_retract_prefills_again_under_the_new_weights(fresh: Http, qwen3: 
     assert any(answer["meta_info"]["num_retractions"] == 1 for answer in answers)
 
 
-async def test_in_place_goes_on_from_the_old_cache(fresh: Http, qwen3: ModelFolders) -> None:
-    answers = await caught_in_flight(fresh, "in_place", qwen3.second)
+async def test_in_place_goes_on_from_the_old_cache(fresh: Http, qwen3: ModelFolders, way: str, tmp_path: Path) -> None:
+    answers = await caught_in_flight(fresh, "in_place", qwen3.second, way, tmp_path)
     old, new = load_reference(qwen3.first), load_reference(qwen3.second)
     caught = [(p, a) for p, a in zip(PROMPTS, answers, strict=True) if len(spans_of(a)) == 2]
     assert caught
@@ -76,14 +87,54 @@ def continued(old: Any, new: Any, prompt: list[int], tokens: list[int], boundary
     return logits.log_softmax(-1).gather(1, torch.tensor(tokens[boundary:])[:, None])[:, 0].tolist()
 
 
-async def test_200_random_prompts_before_and_after_an_update(fresh: Http, qwen3: ModelFolders) -> None:
+async def test_200_random_prompts_before_and_after_an_update(fresh: Http, qwen3: ModelFolders, way: str, tmp_path: Path) -> None:
     random = Random(0)
     prompts = [[random.randrange(3, 100) for _ in range(random.randrange(1, 24))] for _ in range(200)]
-    for folder, version in ((qwen3.first, "0"), (qwen3.second, "1")):
-        await update(fresh, folder, version)
-        model = load_reference(folder)
-        answers = await fresh.generate(prompts, max_new_tokens=8, ignore_eos=True)
-        for prompt, answer in zip(prompts, answers, strict=True):
-            tokens, logprobs = sampled(answer)
-            assert spans_of(answer) == [(version, 0, 8)]
-            assert logprobs == pytest.approx(reference_logprobs(model, prompt, tokens), abs=1e-4)
+    policy = Policy(qwen3.first)
+    async with publishing(way, fresh, policy, tmp_path) as publisher:
+        for folder, version in ((qwen3.first, 0), (qwen3.second, 1)):
+            model = load_reference(folder)
+            policy.become(model)
+            await publisher.publish(version)
+            answers = await fresh.generate(prompts, max_new_tokens=8, ignore_eos=True)
+            for prompt, answer in zip(prompts, answers, strict=True):
+                tokens, logprobs = sampled(answer)
+                assert spans_of(answer) == [(str(version), 0, 8)]
+                assert logprobs == pytest.approx(reference_logprobs(model, prompt, tokens), abs=1e-4)
+
+
+async def test_an_engine_holds_what_was_published(fresh: Http, qwen3: ModelFolders, way: str, tmp_path: Path) -> None:
+    policy = Policy(qwen3.second)
+    async with publishing(way, fresh, policy, tmp_path) as publisher, EngineClient(fresh.address) as client:
+        engine, check = OneEngine(0, client), WeightCheck(policy.weights)
+        with pytest.raises(WeightMismatchError, match="does not hold weights version 1 as the policy has it: [1-9]"):
+            await check.compare(1, engine)
+        await publisher.publish(1)
+        await check.compare(1, engine)
+        policy.become(load_reference(qwen3.first))
+        await check.compare_again(1, engine)  # by what the policy had then
+        with pytest.raises(WeightMismatchError):
+            await check.compare(2, engine)
+
+
+async def test_buckets_are_refused_outside_a_session(fresh: Http) -> None:
+    for path in ("/update_weights_from_tensor", "/update_weights_from_distributed"):
+        body = {"serialized_named_tensors": ["eA=="]} if "tensor" in path else {"names": [], "dtypes": [], "shapes": []}
+        assert "must run between begin_weight_update" in await fresh.message(body, path)
+    await fresh.ok("/begin_weight_update", {})
+    assert "already open" in await fresh.message({}, "/begin_weight_update")
+    await fresh.ok("/end_weight_update", {})
+    assert "no weight-update session is open" in await fresh.message({}, "/end_weight_update")
+    assert "does not exist" in await fresh.message({"group_name": "nobody"}, "/destroy_weights_update_group")
+
+
+async def test_released_memory_comes_back(fresh: Http, qwen3: ModelFolders) -> None:
+    await fresh.ok("/pause_generation", {"mode": "retract"})
+    await fresh.ok("/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
+    waiting = asyncio.create_task(fresh.generate([5, 6], max_new_tokens=4, ignore_eos=True))
+    await fresh.ok("/resume_memory_occupation", {"tags": ["weights"]})
+    await update(fresh, qwen3.second, "1")
+    await fresh.ok("/resume_memory_occupation", {"tags": ["kv_cache"]})
+    await fresh.ok("/continue_generation", {})
+    tokens, logprobs = sampled(await waiting)
+    assert logprobs == pytest.approx(reference_logprobs(load_reference(qwen3.second), [5, 6], tokens), abs=1e-4)

@@ -105,9 +105,6 @@ class FakeParts:
         self.story.tell(f"end step {rollout.rollout_id}")
         return StepReport({"train/loss": 0.5}, 1)
 
-    async def export_weights(self, folder: Path) -> None:
-        self.story.tell("export")
-
     async def load(self, folder: Path) -> None:
         self.story.tell("load")
 

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 
 from miles.policy.checkpoint import load_checkpoint, save_checkpoint
-from miles.policy.export import export_weights
+from miles.policy.export import export_weights, untied_weights
 from miles.policy.process_group import join, leave
+from miles.policy.sender import WeightSender
 from miles.policy.sharding import whole
 from miles.policy.trainer import Trainer
 from tests.policy.builders import PRESET, causal_lm, config, derived, policy_model, random_rollout, rollout, sample
@@ -77,7 +78,12 @@ def steps(ranks: Any, folder: Path) -> list[Any]:
     """Two rollouts of two optimiser steps each, and the export after them."""
     built = trainer(ranks, sizes={"num_steps": 2}, off_policy_correction="tis")
     reports = [built.train_on(made, 0).metrics for made in ROLLOUTS[:2]]
-    export_weights(built.model.causal_lm, folder / f"export-{dist.get_world_size() if ranks else 1}", ranks)
+    export_weights(built.model.causal_lm, folder / f"export-{built.ranks.size}", ranks)
+    sender = WeightSender(built.model.causal_lm, built.ranks, "float64")
+    sender.stage(1, 4096, shared=False, on_device=False)
+    sums = sender.checksums(list(untied_weights(built.model.causal_lm)))
+    staged = {name: tensor.clone() for bucket in sender._staged[1] for name, tensor in bucket.tensors()}
+    torch.save({"weights": staged, "checksums": sums}, folder / f"staged-{built.ranks.size}-{built.ranks.index}.pt")
     return reports
 
 

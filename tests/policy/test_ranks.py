@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from miles.engines.transfer.checksum import checksum
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 
@@ -44,6 +46,18 @@ def test_steps_report_the_same_and_export_the_same(found):
     assert one.keys() == two.keys()
     for name, tensor in one.items():
         torch.testing.assert_close(two[name], tensor, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_sent_is_what_is_exported_and_leaves_from_the_first_rank(found, ranks):
+    exported = load_file(found["folder"] / f"export-{ranks}/model.safetensors")
+    first = found[f"staged-{ranks}-0"]
+    assert first["weights"].keys() == exported.keys()
+    for name, tensor in exported.items():
+        assert torch.equal(first["weights"][name], tensor)
+        assert checksum(tensor) in first["checksums"][name]
+    if ranks == 2:
+        assert found["staged-2-1"]["weights"] == {}
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])

@@ -3,6 +3,7 @@
 import pytest
 
 from ..engines.conformance_suite import *  # noqa: F403 - the tests
+from ..engines.load_suite import *  # noqa: F403 - the tests
 from ..engines.openai_suite import *  # noqa: F403 - the tests
 from ..engines.update_suite import *  # noqa: F403 - the tests
 

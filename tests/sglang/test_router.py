@@ -1,7 +1,7 @@
 """sglang's own router before two embedded engines: answers pass unchanged, groups stay together, engines come and go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 import pytest
@@ -151,9 +151,16 @@ async def test_requests_wait_while_the_router_is_gone(fleet: RoutedFleet, router
 async def test_two_updates_of_weights_do_not_disturb_it(fleet: RoutedFleet, qwen3: ModelFolders) -> None:
     task = asyncio.create_task(fleet.generate(group("span", 4, SamplingParams(400, ignore_eos=True))))
     await until_busy(fleet.clients[0])
-    for version, folder in ((1, qwen3.second), (0, qwen3.first)):
+
+    def second(client: EngineClient) -> Awaitable[None]:
+        return client.update_weights_from_disk(str(qwen3.second), 1, flushes=True)
+
+    def first(client: EngineClient) -> Awaitable[None]:
+        return client.update_weights_from_disk(str(qwen3.first), 0, flushes=True)
+
+    for load in (second, first):
         await fleet.pause("retract")
-        await fleet.update_weights_from_disk(str(folder), version, flushes=True)
+        await fleet.on_all(load)
         await fleet.continue_generation()
     answers = await task
     assert [len(answer.output_ids) for answer in answers] == [400] * 4

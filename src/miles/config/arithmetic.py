@@ -9,6 +9,11 @@ from miles.config.resolution import Row
 from miles.config.view import View
 
 PANEL = "Derived"
+WHY_TRANSFER = {
+    "disk": "a folder in shared memory, since no engine of this run is on a GPU",
+    "tensor": "engines map the memory of the policy's GPUs, which they share",
+    "broadcast": "policy and engines have GPUs of their own",
+}
 IN_RUN_FOLDER = "checkpoints in the run folder"
 
 
@@ -23,7 +28,9 @@ def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
     """Rows of the values that are no options of the chosen variants."""
     ranks = f"{view['actor_num_nodes']} × {view['actor_num_gpus_per_node']} = {derived.num_ranks}"
     size = view["rollout_num_gpus_per_engine"]
-    engines = f"rollout_num_gpus / rollout_num_gpus_per_engine = {derived.num_engines * size} / {size} = {derived.num_engines}"
+    devices = f"{view['rollout_num_gpus']}" if "rollout_num_gpus" in view else f"{derived.num_ranks}"
+    owner = "rollout_num_gpus" if "rollout_num_gpus" in view else "the policy's devices"
+    engines = f"{owner} / rollout_num_gpus_per_engine = {devices} / {size} = {derived.num_engines}"
     if view["rollout_external_engine_addrs"]:
         engines = "the servers of rollout_external_engine_addrs are used instead"
     alone = critic_only_rollouts(view.values)
@@ -88,6 +95,8 @@ def _machine(view: View, derived: Derived) -> Iterator[Line]:
     yield "engine", derived.engine, f"auto: {derived.engine} on {derived.device}"
     why = "several sglang engines" if derived.has_router else "it is for several sglang engines, with sglang-router installed"
     yield "router_policy", derived.router_policy, f"auto: {why}"
+    way = derived.update_weight_transfer_mode
+    yield "update_weight_transfer_mode", way, f"auto: {WHY_TRANSFER[way]}"
 
 
 def _evaluation(view: View, derived: Derived) -> Iterator[Line]:

@@ -196,6 +196,27 @@ def engine_size(view: View) -> Iterator[Problem]:
         yield view.problem("rollout_num_gpus", why, f"Give --rollout-num-gpus a multiple of {size}")
 
 
+def shared_devices(view: View) -> Iterator[Problem]:
+    """Engines on the policy's devices cover them in whole, and are started by the run."""
+    if not view.chose("colocate"):
+        return
+    size, ranks = view["rollout_num_gpus_per_engine"], view["actor_num_nodes"] * view["actor_num_gpus_per_node"]
+    if view["rollout_external_engine_addrs"]:
+        why = "has the engines take turns with the policy, and servers of yours are not stopped for it"
+        yield view.problem("colocate", why, "Leave --colocate out, or --rollout-external-engine-addrs")
+    elif ranks % size:
+        why = f"does not divide the policy's devices, actor_num_nodes × actor_num_gpus_per_node = {ranks}"
+        yield view.problem("rollout_num_gpus_per_engine", why, f"Give --rollout-num-gpus-per-engine a divisor of {ranks}")
+
+
+def comparable_weights(view: View) -> Iterator[Problem]:
+    """Checksums are of whole tensors, and an engine of several devices holds slices."""
+    if view["check_weight_update"] and view["rollout_num_gpus_per_engine"] > 1:
+        why = f"compares whole tensors, and with {view.named('rollout_num_gpus_per_engine')} every device holds slices"
+        remedy = "Leave --check-weight-update out, or set --rollout-num-gpus-per-engine to 1"
+        yield view.problem("check_weight_update", why, remedy)
+
+
 def eval_names(view: View) -> Iterator[Problem]:
     """Every held-out data set has a name of its own."""
     names = [name for name, _ in view["eval_prompt_data"]]
@@ -246,6 +267,11 @@ CHECKS = (
     Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
+    Check(
+        shared_devices,
+        ("rollout_num_gpus_per_engine", "actor_num_nodes", "actor_num_gpus_per_node", "rollout_external_engine_addrs"),
+    ),
+    Check(comparable_weights, ("check_weight_update", "rollout_num_gpus_per_engine")),
     Check(eval_names, ("eval_prompt_data",)),
     Check(best_metric, ("keep_best_by", "eval_prompt_data")),
     Check(top_k("eval_top_k"), ("eval_top_k",)),

@@ -15,6 +15,7 @@ from miles.config.options.rollout import FullyAsync, SyncRollout
 from miles.errors import ConfigError, Problem
 
 Schedule = Literal["sync", "one_step_off", "fully_async"]
+TransferMode = Literal["disk", "tensor", "broadcast"]
 INFERENCE_ROLLOUT = "miles.rollout.inference:InferenceRolloutFn"
 FULLY_ASYNC_ROLLOUT = "miles.rollout.fully_async:FullyAsyncRolloutFn"
 EVALUATE = "miles.loops.evaluate:evaluate"
@@ -46,6 +47,7 @@ class Derived:
     eval_function_path: str
     device: Literal["cuda", "cpu"]
     engine: Literal["embedded", "sglang"]
+    update_weight_transfer_mode: TransferMode
     num_engines: int
     num_ranks: int
     max_context_len: int
@@ -142,7 +144,18 @@ def count_engines(values: Mapping[str, Any]) -> int:
     """Engines that miles starts: none where the user's own serve."""
     if values["rollout_external_engine_addrs"]:
         return 0
-    return int(values.get("rollout_num_gpus", 1) // values["rollout_num_gpus_per_engine"])
+    of_policy = values["actor_num_nodes"] * values["actor_num_gpus_per_node"]  # which the engines have with --colocate
+    return int(values.get("rollout_num_gpus", of_policy) // values["rollout_num_gpus_per_engine"])
+
+
+def transfer_mode_of(values: Mapping[str, Any], facts: Facts) -> TransferMode:
+    """``auto``: one folder for all engines on a CPU; on GPUs broadcast, or their own memory where they share them."""
+    chosen: TransferMode | Literal["auto"] = values["update_weight_transfer_mode"]
+    if chosen != "auto":
+        return chosen
+    if device_of(values, facts) == "cpu" or engine_of(values, facts) == "embedded":
+        return "disk"
+    return "tensor" if values.get("colocate") else "broadcast"
 
 
 def router_policy_of(values: Mapping[str, Any], facts: Facts) -> str:
@@ -184,6 +197,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         eval_function_path=values["eval_function_path"] or EVALUATE,
         device=device_of(values, facts),
         engine=engine_of(values, facts),
+        update_weight_transfer_mode=transfer_mode_of(values, facts),
         num_engines=count_engines(values),
         num_ranks=values["actor_num_nodes"] * values["actor_num_gpus_per_node"],
         max_context_len=context,

@@ -10,6 +10,7 @@ from typing import Any
 
 from miles.config.fit import Fit, Machine, fits_of, warnings_of_fit
 from miles.config.memory import Memory, estimate
+from miles.config.options.placement import Colocated
 from miles.config.options.rollout import FullyAsync
 from miles.config.resolution import Resolution
 from miles.config.seating import Seat, map_lines, seats_of
@@ -17,6 +18,11 @@ from miles.config.user_code import UserCode, check_user_code
 from miles.config.work import Work, point_lines, work_lines, work_of
 
 Lines = tuple[str, ...]
+WAYS = {
+    "disk": "through a folder",
+    "tensor": "through memory that engines map",
+    "broadcast": "over a process group with each engine",
+}
 NO_ESTIMATE = "no estimate: the model's config.json does not tell its size"
 
 
@@ -132,7 +138,9 @@ def _schedule(resolution: Resolution) -> Iterator[str]:
         yield f"staleness at most {derived.staleness_bound} weight versions"
     if isinstance(rollout, FullyAsync):
         yield f"held by `{rollout.staleness_control}`; the policy waits only where a group would miss its deadline"
-    yield f"weights are published {published}"
+    yield f"weights are published {published}, {WAYS[derived.update_weight_transfer_mode]}"
+    if isinstance(resolution.config.placement, Colocated):
+        yield "policy and engines share their devices: engines are paused and give their memory back while the policy trains"
     if derived.num_steps_per_rollout > 1:
         steps = derived.num_steps_per_rollout
         yield f"{steps} optimiser steps on each rollout: the last one is {steps - 1} updates away from the first"

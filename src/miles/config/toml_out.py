@@ -54,6 +54,8 @@ def _table_of(option: Option, resolution: Resolution) -> str:
     """Where an option stands: at the top if both commands mean the same by it, else where only its owner reads it."""
     known = option_table()[option.name]
     home = home_table(known)
+    if known.meta.selector and "_" not in known.name:
+        return ""  # in its home it would have the name of the table of its variant
     if home:
         return home
     defaults = {str(owner.option_set.model_fields[option.name].default) for owner in known.owners}

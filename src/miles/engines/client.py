@@ -111,7 +111,21 @@ class EngineClient:
         """
         body = {"model_path": path, "weight_version": str(version), "flush_cache": flushes}
         await self._repeatable("POST", "/update_weights_from_disk", body)
+        self.note_published(version)
+
+    def note_published(self, version: int) -> None:
+        """The engine has taken the weights of ``version``; requests from now on share cached prefixes with each other alone."""
         self.published = version
+
+    async def steer(self, path: str, body: Mapping[str, Any], *, repeatable: bool) -> Any:
+        """POST ``body``; the answer's JSON. ``repeatable``: asking twice does no harm, so a broken connection is tried again.
+
+        Raises:
+            EngineError: the engine refused, failed, or did not answer in time; carries its own words.
+        """
+        send = self._connection.send_repeatable if repeatable else self._connection.send
+        content = await send("POST", path, body, self._control_seconds)
+        return read_json(content, f"{self.address}{path}") if content else None
 
     async def model_info(self) -> dict[str, Any]:
         """What the engine says of its model; ``weight_version`` among it."""

@@ -7,7 +7,7 @@ before it serves. ``routed_fleet`` puts sglang's router in front.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +21,8 @@ from miles.errors import EngineError
 T = TypeVar("T")
 MOST_BREAKS = 3
 PROBE_SECONDS = 10.0
-Load = Callable[[EngineClient], Awaitable[None]]
-"""Brings one engine to the weights that are published now."""
+Load = Callable[[int, EngineClient], Awaitable[None]]
+"""Brings one engine, given with its number, to the weights that are published now."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +65,12 @@ class EngineFleet:
     @property
     def clients(self) -> tuple[EngineClient, ...]:
         """Those that serve, in order of their numbers."""
-        return tuple(self._serving[number].client for number in sorted(self._serving))
+        return tuple(self.serving.values())
+
+    @property
+    def serving(self) -> Mapping[int, EngineClient]:
+        """Those that serve, by number, in order."""
+        return {number: self._serving[number].client for number in sorted(self._serving)}
 
     @property
     def has_room(self) -> bool:
@@ -155,32 +160,31 @@ class EngineFleet:
 
     async def abort_all(self) -> None:
         """End every request on every engine."""
-        await self._on_all(lambda client: client.abort_all())
+        await self.on_all(lambda client: client.abort_all())
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop decoding everywhere."""
-        await self._on_all(lambda client: client.pause(mode))
+        await self.on_all(lambda client: client.pause(mode))
 
     async def continue_generation(self) -> None:
         """Decode again everywhere."""
-        await self._on_all(lambda client: client.continue_generation())
+        await self.on_all(lambda client: client.continue_generation())
 
     async def flush_cache(self) -> None:
         """Drop cached prefixes everywhere."""
-        await self._on_all(lambda client: client.flush_cache())
+        await self.on_all(lambda client: client.flush_cache())
 
-    async def update_weights_from_disk(self, path: str, version: int, *, flushes: bool) -> None:
-        """Load a folder as ``version`` everywhere; an engine that comes back later loads it too, so it stays until the next."""
-        await self._on_all(lambda client: client.update_weights_from_disk(path, version, flushes=flushes))
-        self._load = lambda client: client.update_weights_from_disk(path, version, flushes=True)
+    def reload_with(self, load: Load) -> None:
+        """An engine that comes back is brought to the weights that are published from now on by ``load``."""
+        self._load = load
 
     async def weight_versions(self) -> list[int]:
         """The version of every engine, in order."""
-        return await self._on_all(lambda client: client.weight_version())
+        return await self.on_all(lambda client: client.weight_version())
 
     async def healthy(self) -> bool:
         """Whether every engine answers and can sample."""
-        return all(await self._on_all(lambda client: client.healthy()))
+        return all(await self.on_all(lambda client: client.healthy()))
 
     async def close(self) -> None:
         """Close the connections to all."""
@@ -213,7 +217,7 @@ class EngineFleet:
         """
         async with self.steering:
             try:
-                await self._prepare(client)
+                await self._prepare(number, client)
             except EngineError:
                 await client.close()
                 raise
@@ -222,17 +226,17 @@ class EngineFleet:
             self._line.moved()
             self._tell_room()
 
-    async def _prepare(self, client: EngineClient) -> None:
+    async def _prepare(self, number: int, client: EngineClient) -> None:
         """Before an engine serves (again)."""
         if self._load is not None:
-            await self._load(client)
+            await self._load(number, client)
 
     def _loss(self, number: int) -> "asyncio.Future[str]":
         if number not in self._losses:
             self._losses[number] = asyncio.get_running_loop().create_future()
         return self._losses[number]
 
-    async def _on_all(self, call: Callable[[EngineClient], Awaitable[T]]) -> list[T]:
+    async def on_all(self, call: Callable[[EngineClient], Awaitable[T]]) -> list[T]:
         """Ask all at once and wait for all, so that no engine is left half-way when another fails.
 
         Those that cannot be reached are taken out while others are left, and so are, where they come back, those that refuse

@@ -102,7 +102,7 @@ class RoutedFleet(EngineFleet):
 
     async def abort(self, rids: Sequence[str]) -> None:
         """End requests now; their ``generate`` returns what was sampled. Unknown ids are ignored."""
-        await self._on_all(lambda client: client.abort(rids))
+        await self.on_all(lambda client: client.abort(rids))
 
     async def take_out(self, number: int, reason: str) -> None:
         """An engine or the router is lost. What an engine has under way breaks off when it ends or is killed."""
@@ -124,8 +124,8 @@ class RoutedFleet(EngineFleet):
         except EngineError as error:
             await self.take_out(ROUTER, str(error))
 
-    async def _prepare(self, client: EngineClient) -> None:
-        await super()._prepare(client)
+    async def _prepare(self, number: int, client: EngineClient) -> None:
+        await super()._prepare(number, client)
         if self._place is not None:
             await self._place.router.register(client.address)
 

@@ -1,6 +1,7 @@
 """Engines as Ray actors in their seats: started, waited for, asked why they ended, and started again."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,13 @@ class EngineStarter:
 
     def __init__(self, config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path) -> None:
         self.actors: dict[int, Any] = {}
+        self._shared_devices: list[str] = []
         self._config, self._derived, self._cluster, self._logs = config, derived, cluster, logs
+
+    async def share_devices(self, ranks: Sequence[Any]) -> None:
+        """Engines take the devices of the policy's ``ranks``, in order; nothing to share on a CPU."""
+        if self._derived.device == "cuda":
+            self._shared_devices = [device for rank in ranks for device in await rank.__ray_call__.remote(devices_of)]
 
     async def start(self, number: int) -> EngineProcess:
         """Start engine ``number`` and wait until it serves.
@@ -92,7 +99,10 @@ class EngineStarter:
         seat = self._cluster.options(derived.num_ranks + number)
         if derived.engine == "sglang":
             host = LOOPBACK if self._cluster.started_here else None
-            return remote_sglang_actor(**seat).remote(sglang_options(config, derived, number, host), str(log), number)
+            size = config.placement.rollout_num_gpus_per_engine
+            devices = self._shared_devices[number * size : (number + 1) * size]
+            options = sglang_options(config, derived, number, host, tuple(devices))
+            return remote_sglang_actor(**seat).remote(options, str(log), number)
         return remote_engine_actor(**seat).remote(
             str(config.model.hf_checkpoint.absolute()),
             num_slots=config.engine.engine_max_running_requests,
@@ -132,13 +142,20 @@ def most_in_flight(options: EngineOptions) -> int:
     return QUEUED_SHARE * options.engine_max_running_requests
 
 
+def devices_of(_actor: object) -> list[str]:
+    """Runs inside an actor: the GPUs that Ray gave it."""
+    return [str(device) for device in ray.get_gpu_ids()]
+
+
 async def stopping(actor: Any) -> None:
     """Until an engine has ended."""
     await actor.stop.remote()
 
 
-def sglang_options(config: AnyConfig, derived: Derived, number: int, host: str | None) -> SglangOptions:
-    """What sglang server ``number`` is started with."""
+def sglang_options(
+    config: AnyConfig, derived: Derived, number: int, host: str | None, devices: tuple[str, ...] = ()
+) -> SglangOptions:
+    """What sglang server ``number`` is started with; ``devices`` of the policy that it shares, none where it has its own."""
     return SglangOptions(
         model_path=str(config.model.hf_checkpoint.absolute()),
         device=derived.device,
@@ -151,6 +168,8 @@ def sglang_options(config: AnyConfig, derived: Derived, number: int, host: str |
         pauses_in_place=getattr(config.rollout, "pause_generation_mode", None) == "in_place",
         host=host,
         first_port=config.engine.engine_first_port,
+        shared_devices=devices,
+        releases_memory=getattr(config.placement, "offload_rollout", False),
         extra=config.engine.sglang,
     )
 

@@ -1,7 +1,6 @@
 """What a loop is given: each part behind the few calls the loop makes, so that tests and simulation can stand in."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from miles.rollout.contracts import RolloutFn
@@ -13,18 +12,6 @@ class Policy(Protocol):
 
     async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Take the optimiser steps of one rollout."""
-        ...
-
-    async def export_weights(self, folder: Path) -> None:
-        """Write the weights as an HF safetensors folder."""
-        ...
-
-    async def save(self, folder: Path) -> None:
-        """Write a checkpoint, aside first and then renamed."""
-        ...
-
-    async def load(self, folder: Path) -> None:
-        """Go on from a checkpoint."""
         ...
 
 

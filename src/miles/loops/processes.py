@@ -12,12 +12,14 @@ import ray
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
 from miles.config.options.engine import EngineOptions
+from miles.config.options.placement import Colocated
 from miles.engines.external import REMEDY, check_external_engines, full_address, leave_running
 from miles.engines.fleet import EngineFleet
 from miles.engines.routed_fleet import ROUTER, RoutedFleet
 from miles.loops.engine_processes import EngineProcess, EngineStarter, most_in_flight, new_client
 from miles.loops.router_process import RouterStarter
 from miles.loops.supervisor import Limits, Supervisor, end
+from miles.loops.turns import EngineTurns
 from miles.placement.cluster import Cluster
 from miles.placement.logs import log_output
 from miles.policy.client import PolicyClient, start_policy
@@ -25,11 +27,15 @@ from miles.policy.client import PolicyClient, start_policy
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What the loop talks to, and the tasks that end when one of them is lost for good."""
+    """What the loop talks to, and the tasks that end when one of them is lost for good.
+
+    turns: where policy and engines share their devices.
+    """
 
     policy: PolicyClient
     engines: EngineFleet
     deaths: list["asyncio.Task[None]"]
+    turns: EngineTurns | None = None
 
 
 @asynccontextmanager
@@ -51,6 +57,7 @@ async def processes(
         actors += policy.actors
         for rank, actor in enumerate(policy.actors):
             log_output(actor, logs / f"rank-{rank}.log")
+        await give_up_devices(config, policy, starter)
         router = asyncio.create_task(routers.start()) if derived.has_router else None
         try:
             _, (fleet, engines) = await asyncio.gather(policy.info(), fleet_of(config, derived, starter, say))
@@ -68,7 +75,7 @@ async def processes(
                 await stands.join(fleet)
                 keeping = Supervisor(fleet, routers, limits, say).keep(ROUTER, stands)
                 deaths.append(asyncio.create_task(keeping, name="keep router"))
-            yield Processes(policy, fleet, deaths)
+            yield Processes(policy, fleet, deaths, turns_of(config, fleet, policy))
         finally:
             await end([*deaths, *others])
             if not engines:
@@ -80,6 +87,25 @@ async def processes(
         await starter.end()
         for actor in actors:
             ray.kill(actor)
+
+
+async def give_up_devices(config: AnyConfig, policy: PolicyClient, starter: EngineStarter) -> None:
+    """Where engines share the policy's devices, they start when it has left them."""
+    if not isinstance(config.placement, Colocated):
+        return
+    await policy.info()
+    await starter.share_devices(policy.actors)
+    if config.placement.offload_train:
+        await policy.offload()
+
+
+def turns_of(config: AnyConfig, fleet: EngineFleet, policy: PolicyClient) -> EngineTurns | None:
+    """How engines and policy share devices; None where each has its own."""
+    placement = config.placement
+    if not isinstance(placement, Colocated):
+        return None
+    timeout = config.engine.update_weights_timeout_seconds
+    return EngineTurns(fleet, policy, placement.offload_rollout, placement.offload_train, timeout)
 
 
 async def fleet_of(

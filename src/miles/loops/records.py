@@ -2,14 +2,22 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from miles.loops.parts import Policy
 from miles.rollout.group_file import write_groups
 from miles.tracking.metrics_file import MetricsFile, evals_in
 from miles.tracking.reporter import Reporter
 from miles.tracking.run_folder import GROUPS_FILE, RunFolder, RunState, write_state
 from miles.types import Group, Metrics
+
+
+class SavedPolicy(Protocol):
+    """A policy that can be written down."""
+
+    async def save(self, folder: Path) -> None:
+        """Write a checkpoint, aside first and then renamed."""
+        ...
 
 
 class SnapshotLedger(Protocol):
@@ -50,7 +58,7 @@ class CheckpointSaver:
     """Policy, ledger and finished groups of one moment; ``latest`` moves only when all are on disk."""
 
     folder: RunFolder
-    policy: Policy
+    policy: SavedPolicy
     ledger: SnapshotLedger
 
     async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:

@@ -22,12 +22,14 @@ from miles.loops.evaluate import BoundEvaluator
 from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
+from miles.loops.publishing import make_publisher
 from miles.loops.records import CheckpointSaver, RunJournal
 from miles.loops.resume import Start, find_start, record_start, resume_notes, with_ledger
 from miles.loops.retention import RetainingSaver
 from miles.loops.run import Run
 from miles.loops.schedules import run_schedule
 from miles.loops.signals import Interrupts, handling
+from miles.loops.turns import PolicyInTurn
 from miles.loops.watch import until_done
 from miles.placement.cluster import Cluster, open_cluster
 from miles.placement.logs import stray_output_to
@@ -39,7 +41,6 @@ from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
 from miles.tracking.trace import Trace
 from miles.weights.folder import weights_folder
-from miles.weights.publish import DiskPublisher
 
 RESCUE_SECONDS = 60.0
 
@@ -153,8 +154,7 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
 async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights: Path) -> None:
     """The loop, watched; after a failure what is trained is saved."""
     resolution, state = attempt.resolution, attempt.start.state
-    timeout = resolution.config.engine.update_weights_timeout_seconds
-    publisher = DiskPublisher(running.policy, running.engines, weights, pause_mode(resolution), timeout, attempt.clock)
+    publisher = make_publisher(resolution, running, weights, pause_mode(resolution), attempt.clock)
     if attempt.start.checkpoint is not None:
         attempt.reporter.stage(f"loading {attempt.start.checkpoint.name}")
         await running.policy.load(attempt.start.checkpoint)
@@ -165,7 +165,8 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     model = resolution.config.model
     if model.keep_checkpoints is not None:
         saver = RetainingSaver(saver, attempt.folder, attempt.journal, model.keep_checkpoints, model.keep_best_by)
-    parts = Parts(side.fn, side.ledger, running.policy, publisher, evaluator, saver, attempt.journal)
+    policy = running.policy if running.turns is None else PolicyInTurn(running.policy, running.turns)
+    parts = Parts(side.fn, side.ledger, policy, publisher, evaluator, saver, attempt.journal)
     run = Run(
         parts, cadence_of(resolution), attempt.clock, attempt.trace, attempt.stop, state.rollouts_done, state.weight_version,
         evaluated_after=last_evaluated(attempt.folder.path),

@@ -5,6 +5,7 @@ from typing import Literal
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
+from miles.config.options.placement import Colocated
 
 Role = Literal["rank", "engine"]
 
@@ -13,7 +14,8 @@ Role = Literal["rank", "engine"]
 class Seat:
     """One process of the run and what it asks of Ray.
 
-    resources: on a GPU node one GPU (an engine as many as it spans) and one CPU; on a CPU one logical CPU.
+    resources: on a GPU node one GPU (an engine as many as it spans) and one CPU; on a CPU one logical CPU. An engine that
+        shares its GPUs with the policy asks for none: the ranks hold them.
     """
 
     role: Role
@@ -26,7 +28,8 @@ def seats(config: AnyConfig, derived: Derived) -> list[Seat]:
     cuda = derived.device == "cuda"
     rank = {"CPU": 1.0, "GPU": 1.0} if cuda else {"CPU": 1.0}
     gpus = float(config.placement.rollout_num_gpus_per_engine)
-    engine = {"CPU": 1.0, "GPU": gpus} if cuda and derived.engine == "sglang" else {"CPU": 1.0}
+    has_own = cuda and derived.engine == "sglang" and not isinstance(config.placement, Colocated)
+    engine = {"CPU": 1.0, "GPU": gpus} if has_own else {"CPU": 1.0}
     ranks = [Seat("rank", number, rank) for number in range(derived.num_ranks)]
     return ranks + [Seat("engine", number, engine) for number in range(derived.num_engines)]
 

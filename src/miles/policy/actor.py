@@ -12,6 +12,7 @@ from miles.types import Metrics, StepReport
 
 if TYPE_CHECKING:
     from miles.policy.ranks import Ranks
+    from miles.policy.sender import WeightSender
     from miles.policy.trainer import Trainer
 
 
@@ -25,6 +26,7 @@ class PolicyWorker:
     def __init__(self, config: AnyConfig, derived: Derived, index: int = 0) -> None:
         self._config, self._derived, self._index = config, derived, index
         self._started: Trainer | None = None
+        self._sender: WeightSender | None = None
         self._store: Any = None
 
     def listen(self) -> str:
@@ -78,6 +80,21 @@ class PolicyWorker:
             export_weights(self._trainer.model.causal_lm, folder, self._trainer.ranks)
         except OSError as error:
             raise PolicyError(f"the weights could not be written to {folder}: {error}. Free space there.") from error
+
+    def send(self, step: str, *arguments: Any, **options: Any) -> Any:
+        """One step of sending weights to engines: the method ``step`` of ``WeightSender``."""
+        from miles.policy.sender import WeightSender
+
+        if self._sender is None:
+            self._sender = WeightSender(self._trainer.model.causal_lm, self._trainer.ranks, self._config.model.dtype)
+        return getattr(self._sender, step)(*arguments, **options)
+
+    def place(self, where: str) -> None:
+        """Move model and optimiser to the device of the policy (``onload``) or into host memory (``offload``)."""
+        from miles.policy.offload import move_trainer
+
+        if self._derived.device != "cpu":
+            move_trainer(self._trainer, self._derived.device if where == "onload" else "cpu")
 
     def save(self, folder: Path) -> None:
         """As ``save_checkpoint``."""

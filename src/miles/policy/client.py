@@ -15,6 +15,7 @@ from miles.errors import CheckpointError, MilesError, NotFiniteError, PolicyErro
 from miles.policy.actor import PolicyWorker
 from miles.policy.batch import TrainBatch
 from miles.policy.failure import POLICY, write_failure
+from miles.policy.weights_client import PolicyWeights
 from miles.types import Metrics, Rollout, StepReport
 
 T = TypeVar("T")
@@ -93,6 +94,19 @@ class PolicyClient:
         """Write the weights as an HF safetensors folder, which appears whole."""
         await self._all(f"exporting weights to {folder}", "export_weights", folder)
 
+    @property
+    def weights(self) -> PolicyWeights:
+        """The sending end of publishing."""
+        return PolicyWeights(self._each)
+
+    async def onload(self) -> None:
+        """Move model and optimiser to the policy's devices; nothing to do on a CPU."""
+        await self._all("taking its devices", "place", "onload")
+
+    async def offload(self) -> None:
+        """Move them to host memory."""
+        await self._all("leaving its devices", "place", "offload")
+
     async def save(self, folder: Path) -> None:
         """Write a checkpoint, aside first and then renamed; ``CheckpointError`` where it cannot be written."""
         await self._all(f"saving {folder}", "save", folder)
@@ -123,6 +137,11 @@ class PolicyClient:
     async def _all(self, doing: str, method: str, *arguments: Any) -> Any:
         """Call all ranks; rank 0's answer."""
         return (await _answers(doing, [getattr(actor, method).remote(*arguments) for actor in self.actors]))[0]
+
+    async def _each(self, doing: str, step: str, *arguments: Any, first_only: bool = False, **options: Any) -> list[Any]:
+        """One step of sending weights, on rank 0 or on all ranks; the answer of each."""
+        actors = self.actors[:1] if first_only else self.actors
+        return await _answers(doing, [actor.send.remote(step, *arguments, **options) for actor in actors])
 
 
 async def _answers(doing: str, calls: Sequence[Awaitable[T]]) -> list[T]:

@@ -56,15 +56,22 @@ def weight_buckets(causal_lm: Any, bucket_bytes: int = BUCKET_BYTES) -> Iterator
 
     Without the names that are tied to another one; loading ties them again.
     """
-    bucket: dict[str, Tensor] = {}
+    weights = untied_weights(causal_lm)
+    for names in planned_buckets(causal_lm, bucket_bytes):
+        yield {name: whole(weights[name].detach()).contiguous() for name in names}
+
+
+def planned_buckets(causal_lm: Any, bucket_bytes: int) -> list[list[str]]:
+    """The names of the weights, cut into buckets of at most ``bucket_bytes`` or one tensor; the same on every rank."""
+    buckets: list[list[str]] = [[]]
     num_bytes = 0
     for name, tensor in untied_weights(causal_lm).items():
-        if bucket and num_bytes + tensor.nbytes > bucket_bytes:
-            yield bucket
-            bucket, num_bytes = {}, 0
-        bucket[name] = whole(tensor.detach()).contiguous()
+        if buckets[-1] and num_bytes + tensor.nbytes > bucket_bytes:
+            buckets.append([])
+            num_bytes = 0
+        buckets[-1].append(name)
         num_bytes += tensor.nbytes
-    yield bucket
+    return buckets
 
 
 def untied_weights(causal_lm: Any) -> dict[str, Tensor]:

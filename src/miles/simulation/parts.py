@@ -5,7 +5,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from miles.clock import Clock
 from miles.simulation.engines import SimulatedFleet
@@ -68,15 +67,6 @@ class SimulatedPolicy:
         await self.clock.sleep(seconds)
         self.busy_seconds += seconds
         return StepReport({}, self.num_steps)
-
-    async def export_weights(self, folder: Path) -> None:
-        """Nothing to write."""
-
-    async def save(self, folder: Path) -> None:
-        """Nothing to write."""
-
-    async def load(self, folder: Path) -> None:
-        """Nothing to read."""
 
 
 @dataclass(frozen=True, slots=True)

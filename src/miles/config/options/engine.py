@@ -57,9 +57,33 @@ class EngineOptions(OptionSet):
     )
     update_weights_timeout_seconds: float = option(
         120.0,
-        "Longest time of one step of a weight update (pause, load, continue).",
+        "Longest time of one step of a weight update (export, join, pause, update, check, continue).",
         panel=PANEL,
         gt=0,
+        usual=False,
+        on_resume="safe",
+    )
+    update_weight_transfer_mode: Literal["auto", "disk", "tensor", "broadcast"] = option(
+        "auto",
+        "How weights reach the engines: through a folder, through memory of the same host, or over a process group. `auto` is "
+        "disk on a CPU, broadcast on GPUs, tensor where policy and engines share them.",
+        panel=PANEL,
+        usual=False,
+        on_resume="safe",
+    )
+    update_weight_buffer_size: int = option(
+        512 * 2**20,
+        "Bytes of weights that travel at once; a larger tensor travels alone.",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+        counts_when={"update_weight_transfer_mode": ["auto", "tensor", "broadcast"]},
+        on_resume="safe",
+    )
+    check_weight_update: bool = option(
+        False,
+        "After every update compare the checksum of every tensor that engines hold with the policy's; a difference ends the run.",
+        panel=PANEL,
         usual=False,
         on_resume="safe",
     )

@@ -42,8 +42,6 @@ class Colocated(PlacementOptions):
         panel=PANEL,
         selector=True,
         chooses="the placement",
-        not_yet="colocated placement",
-        not_yet_values=[True],
         on_resume="safe",
     )
     offload_train: bool = option(

@@ -1,43 +1,30 @@
-"""Everything but ``/generate``: abort, pause, continue, flush, weights, health and information."""
+"""Abort, pause, continue, flush, health and information."""
 
 import asyncio
 import uuid
 from collections.abc import Awaitable, Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 from aiohttp import web
 
-from miles.engines.embedded.http_json import json_body, json_response
+from miles.engines.embedded.http_json import json_object, json_response
 from miles.engines.embedded.model import LoadedModel
-from miles.engines.embedded.parse import BadRequestError, refuse_fields
+from miles.engines.embedded.parse import BadRequestError
 from miles.engines.embedded.request import Request, Sampling
 from miles.engines.embedded.scheduler import Scheduler
-from miles.engines.embedded.weights import check_weights, copy_weights, read_weights
+from miles.engines.embedded.weight_routes import WeightRoutes
 from miles.engines.embedded.worker import Worker
 from miles.engines.wire import PauseMode
 from miles.errors import EngineError
 
 HEALTH_SECONDS = 20.0
-NEUTRAL_UPDATE: Mapping[str, tuple[Any, ...]] = {
-    "load_format": (None, "auto", "safetensors"),
-    "is_async": (False,),
-    "torch_empty_cache": (True, False),
-    "keep_pause": (False,),
-    "recapture_cuda_graph": (True, False),
-    "token_step": (0,),
-    "manifest": (None,),
-}
 
 
 class AdminRoutes:
     """Handlers that steer one worker."""
 
-    def __init__(self, worker: Worker, model: LoadedModel, options: Mapping[str, Any]) -> None:
-        self._worker = worker
-        self._model = model
-        self._model_path = model.path
-        self._options = options
+    def __init__(self, worker: Worker, model: LoadedModel, options: Mapping[str, Any], weights: WeightRoutes) -> None:
+        self._worker, self._model, self._options, self._weights = worker, model, options, weights
 
     def routes(self) -> list[web.RouteDef]:
         """What the application serves."""
@@ -47,7 +34,6 @@ class AdminRoutes:
             web.post("/continue_generation", self.continue_generation),
             web.post("/flush_cache", self.flush_cache),
             web.get("/flush_cache", self.flush_cache),
-            web.post("/update_weights_from_disk", self.update_weights_from_disk),
             web.get("/model_info", self.model_info),
             web.get("/get_model_info", self.model_info),
             web.get("/server_info", self.server_info),
@@ -58,7 +44,7 @@ class AdminRoutes:
 
     async def abort_request(self, http: web.Request) -> web.Response:
         """End one request (and, as in SGLang, those whose ids begin with its id) or all."""
-        body = await _object(http, ("rid", "abort_all"), {"abort_message": (None,), "finished_reason": (None,)})
+        body = await json_object(http, ("rid", "abort_all"), {"abort_message": (None,), "finished_reason": (None,)})
         rid, abort_all = body.get("rid") or "", body.get("abort_all", False)
         if not isinstance(rid, str) or not isinstance(abort_all, bool):
             raise BadRequestError(f"rid must be a string and abort_all true or false, got {rid!r} and {abort_all!r}.")
@@ -70,7 +56,7 @@ class AdminRoutes:
 
     async def pause_generation(self, http: web.Request) -> web.Response:
         """Stop decoding; the mode says what becomes of running requests."""
-        body = await _object(http, ("mode",), {})
+        body = await json_object(http, ("mode",), {})
         mode = body.get("mode", "abort")
         if mode not in get_args(PauseMode):
             raise BadRequestError(f"mode = {mode!r} is no way to pause; use one of {', '.join(get_args(PauseMode))}.")
@@ -79,57 +65,25 @@ class AdminRoutes:
 
     async def continue_generation(self, http: web.Request) -> web.Response:
         """Decode again."""
-        await _object(http, (), {"torch_empty_cache": (True, False)})
+        await json_object(http, (), {"torch_empty_cache": (True, False)})
         await self._worker.call(Scheduler.resume)
         return json_response({"message": "Generation continued successfully.", "status": "ok"})
 
     async def flush_cache(self, http: web.Request) -> web.Response:
         """Refused while requests hold the cache. No prefix outlives its request here, so there is nothing else to do."""
-        words = await self._worker.call(_busy_words)
+        words = await self._worker.call(Scheduler.busy_words)
         if words is not None:
             return web.Response(
                 text=f"Cache not flushed: {words}. Wait for them, abort them or pause with mode retract.\n", status=400
             )
         return web.Response(text="Cache flushed.\n")
 
-    async def update_weights_from_disk(self, http: web.Request) -> web.Response:
-        """Read and check a folder aside, then swap between two steps."""
-        served = ("model_path", "weight_version", "abort_all_requests", "flush_cache")
-        body = await _object(http, served, NEUTRAL_UPDATE)
-        folder, version = body.get("model_path"), body.get("weight_version")
-        if not isinstance(folder, str) or not isinstance(version, str | None):
-            raise BadRequestError(
-                f"model_path must be a string and weight_version a string or null, got {folder!r} and {version!r}."
-            )
-        try:
-            checked = await asyncio.to_thread(lambda: check_weights(self._model.network, read_weights(folder), folder))
-        except EngineError as error:
-            return _update_response(str(error), status=400)
-        if body.get("abort_all_requests", False):
-            await self._worker.abort(lambda request: True)
-        unflushed = await self._worker.call(lambda scheduler: self._swap(scheduler, checked, version))
-        self._model_path = str(Path(folder))
-        if unflushed and body.get("flush_cache", True):
-            return _update_response(
-                f"Weights were updated, but the cache was not flushed because {unflushed}. "
-                "Retract or finish them, then call /flush_cache; or send flush_cache = false.",
-                status=400,
-            )
-        named = f" Weight version updated to {version}." if version is not None else ""
-        return _update_response(f"Succeeded to update model weights.{named}")
-
-    def _swap(self, scheduler: Scheduler, checked: Mapping[str, Any], version: str | None) -> str | None:
-        """In the worker's thread; the words for requests frozen with a cache of the old weights, if any."""
-        copy_weights(self._model.network, checked)
-        scheduler.weights_replaced(version)
-        return _busy_words(scheduler) if scheduler.is_paused else None
-
     async def model_info(self, http: web.Request) -> web.Response:
         """What runs here, and under which weight version."""
         config = self._model.config
         return json_response(
             {
-                "model_path": self._model_path,
+                "model_path": self._weights.model_path,
                 "served_model_name": self._options["model_path"],
                 "tokenizer_path": self._options["model_path"],
                 "is_generation": True,
@@ -179,24 +133,3 @@ async def _healthy(sign: Awaitable[object]) -> web.Response:
     except (TimeoutError, EngineError) as error:
         return web.Response(status=503, text=str(error) or f"no sign of life for {HEALTH_SECONDS} s")
     return web.Response()
-
-
-async def _object(http: web.Request, served: tuple[str, ...], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    body = await json_body(http)
-    if not isinstance(body, dict):
-        raise BadRequestError(f"The body of {http.path} must be a JSON object.")
-    refuse_fields(body, served, neutral, http.path)
-    return body
-
-
-def _busy_words(scheduler: Scheduler) -> str | None:
-    """Who holds or will hold the cache; requests that wait in a pause hold nothing."""
-    num_running = len(scheduler.rows)
-    num_waiting = 0 if scheduler.is_paused else len(scheduler.waiting)
-    if not num_running and not num_waiting:
-        return None
-    return f"{num_running} requests are running and {num_waiting} are waiting"
-
-
-def _update_response(message: str, status: int = 200) -> web.Response:
-    return json_response({"success": status == 200, "message": message, "num_paused_requests": 0}, status=status)

@@ -1,13 +1,13 @@
 """JSON in and out of aiohttp handlers, and errors as sentences."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from miles.engines.embedded.parse import BadRequestError
+from miles.engines.embedded.parse import BadRequestError, refuse_fields
 from miles.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -20,6 +20,15 @@ async def json_body(http: web.Request) -> Any:
         return orjson.loads(raw) if raw else {}
     except orjson.JSONDecodeError as error:
         raise BadRequestError(f"The body of {http.path} is not JSON: {error}.") from error
+
+
+async def json_object(http: web.Request, served: tuple[str, ...], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The body, an object with no other fields than ``served``, and ``neutral`` ones with values that change nothing."""
+    body = await json_body(http)
+    if not isinstance(body, dict):
+        raise BadRequestError(f"The body of {http.path} must be a JSON object.")
+    refuse_fields(body, served, neutral, http.path)
+    return body
 
 
 def json_response(content: Any, status: int = 200) -> web.Response:

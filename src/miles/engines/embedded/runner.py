@@ -38,6 +38,14 @@ class Runner(Protocol):
         """Forget slots that may hold numbers that are not finite."""
         ...
 
+    def release(self) -> None:
+        """Free the cache; no slot is in use."""
+        ...
+
+    def resume(self) -> None:
+        """Have a cache again."""
+        ...
+
 
 class TorchRunner:
     """Runs the model; keeps per slot the newest token, its position and the sampling parameters."""
@@ -152,6 +160,14 @@ class TorchRunner:
     def clear(self, slots: slice) -> None:
         """See ``Runner``."""
         self._cache.clear(slots)
+
+    def release(self) -> None:
+        """See ``Runner``."""
+        self._cache.release()
+
+    def resume(self) -> None:
+        """See ``Runner``."""
+        self._cache.resume()
 
     def _param_columns(self) -> tuple[Tensor, ...]:
         return self._params.temperature, self._params.top_p, self._params.top_k, self._params.seed

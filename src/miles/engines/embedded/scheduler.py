@@ -25,14 +25,31 @@ class Scheduler:
         self._end_ids = end_ids
         self._decode = decode
         self.version = version
-        self.is_paused = False
+        self.is_paused = self.has_no_cache = False
         self.waiting: deque[Generation] = deque()
         self.rows: list[Generation] = []
 
     @property
     def has_work(self) -> bool:
         """Whether ``step`` would do anything."""
-        return not self.is_paused and bool(self.rows or self.waiting)
+        return not self.is_paused and not self.has_no_cache and bool(self.rows or self.waiting)
+
+    def busy_words(self) -> str | None:
+        """Who holds or will hold the cache; requests that wait in a pause hold nothing."""
+        num_waiting = 0 if self.is_paused else len(self.waiting)
+        if not self.rows and not num_waiting:
+            return None
+        return f"{len(self.rows)} requests are running and {num_waiting} are waiting"
+
+    def release_cache(self) -> None:
+        """Give the cache's memory back; no request may hold it. Whoever comes waits for ``resume_cache``."""
+        self.has_no_cache = True
+        self._runner.release()
+
+    def resume_cache(self) -> None:
+        """Take the memory again and serve who waits."""
+        self._runner.resume()
+        self.has_no_cache = False
 
     def add(self, generations: Sequence[Generation]) -> None:
         """Queue new requests."""

@@ -11,11 +11,13 @@ from aiohttp import web
 from miles.engines.embedded.admin import AdminRoutes
 from miles.engines.embedded.answer import answer_of
 from miles.engines.embedded.http_json import errors_as_json, json_body, json_response
+from miles.engines.embedded.memory_routes import MemoryRoutes
 from miles.engines.embedded.model import LoadedModel
 from miles.engines.embedded.openai_routes import OpenAiRoutes
 from miles.engines.embedded.options import EmbeddedOptions
 from miles.engines.embedded.parse import Limits, parse_generate
 from miles.engines.embedded.request import Generation, Request
+from miles.engines.embedded.weight_routes import WeightRoutes
 from miles.engines.embedded.worker import Worker
 from miles.errors import EngineError
 
@@ -45,7 +47,9 @@ class EmbeddedServer:
         generation = GenerateRoutes(worker, model, self._options)
         app.add_routes(generation.routes())
         app.add_routes(OpenAiRoutes(generation.sample, generation.limits, model).routes())
-        app.add_routes(AdminRoutes(worker, model, asdict(self._options)).routes())
+        weights = WeightRoutes(worker, model)
+        app.add_routes([*weights.routes(), *MemoryRoutes(worker).routes()])
+        app.add_routes(AdminRoutes(worker, model, asdict(self._options), weights).routes())
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._options.host, self._options.port, backlog=4096)

@@ -1,4 +1,4 @@
-"""New weights from a folder of safetensors into the running model: checked whole first, then copied."""
+"""New weights into the running model: checked first, then copied."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,13 +40,14 @@ def parameters_by_name(network: Any) -> dict[str, list[str]]:
     return {group[0]: group for group in names.values()}
 
 
-def check_weights(network: Any, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """The tensor for every parameter name.
+def check_weights(network: Any, tensors: Mapping[str, Tensor], source: str, *, is_whole: bool = True) -> dict[str, Tensor]:
+    """The tensor for every parameter name, or for those that a bucket brings.
 
     Args:
         network: the model that will take them.
         tensors: by name, any float type; of tied parameters one name is enough.
         source: where they came from, for the error.
+        is_whole: all parameters must be there.
 
     Raises:
         EngineError: a tensor is missing, unknown or of another shape; names each.
@@ -54,7 +55,7 @@ def check_weights(network: Any, tensors: Mapping[str, Tensor], source: str) -> d
     groups = parameters_by_name(network)
     chosen = {first: next((tensors[n] for n in group if n in tensors), None) for first, group in groups.items()}
     known = {name for group in groups.values() for name in group}
-    problems = _listed("missing", [name for name, tensor in chosen.items() if tensor is None])
+    problems = _listed("missing", [name for name, tensor in chosen.items() if tensor is None]) if is_whole else []
     problems += _listed("unknown", sorted(set(tensors) - known))
     problems += _listed("of another shape", _misshapen(network, chosen))
     if problems:

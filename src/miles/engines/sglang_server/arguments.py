@@ -22,6 +22,8 @@ class SglangOptions:
     pauses_in_place: updates find requests in the middle; without an overlapped schedule, which would have sampled one more token
         from the old weights and then say that it came from the new ones.
     host: address to listen at; None is the address of the node in its Ray cluster.
+    shared_devices: GPUs that it shares with the policy; empty where Ray gave it its own.
+    releases_memory: it will be asked to give its memory back for a while.
     extra: server arguments of the user by name without dashes (``mem-fraction-static``); they replace ours. ``true`` sets a
         flag, ``false`` leaves it out, and a name given several times has several values.
     """
@@ -38,6 +40,8 @@ class SglangOptions:
     host: str | None = "127.0.0.1"
     first_port: int = 15000
     weight_version: str = "0"
+    shared_devices: tuple[str, ...] = ()
+    releases_memory: bool = False
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -79,7 +83,8 @@ def cpu_arguments(options: SglangOptions) -> dict[str, list[str]]:
 def gpu_arguments(options: SglangOptions) -> dict[str, list[str]]:
     """Ray shows the actor its own devices alone, so the first one is number 0."""
     arguments = {"device": ["cuda"], "tp-size": [str(options.num_gpus)]}
-    return arguments | ({"enable-deterministic-inference": ["true"]} if options.deterministic else {})
+    switches = {"enable-deterministic-inference": options.deterministic, "enable-memory-saver": options.releases_memory}
+    return arguments | {name: ["true"] for name, is_on in switches.items() if is_on}
 
 
 def server_environment(options: SglangOptions, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -88,6 +93,8 @@ def server_environment(options: SglangOptions, inherited: Mapping[str, str]) -> 
     if options.device == "cpu":
         environment |= {"SGLANG_PLATFORM": PLATFORM, "OMP_NUM_THREADS": "1"}
         environment.pop("SGLANG_USE_CPU_ENGINE", None)
+    if options.shared_devices:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(options.shared_devices)
     return environment
 
 
