@@ -144,8 +144,10 @@ def count_engines(values: Mapping[str, Any]) -> int:
     """Engines that miles starts: none where the user's own serve."""
     if values["rollout_external_engine_addrs"]:
         return 0
-    of_policy = values["actor_num_nodes"] * values["actor_num_gpus_per_node"]  # which the engines have with --colocate
-    return int(values.get("rollout_num_gpus", of_policy) // values["rollout_num_gpus_per_engine"])
+    size: int = values["rollout_num_gpus_per_engine"]
+    if "rollout_num_gpus" in values:
+        return int(values["rollout_num_gpus"] // size)
+    return int(values["actor_num_nodes"] * values["actor_num_gpus_per_node"] // size)  # with --colocate: the policy's devices
 
 
 def transfer_mode_of(values: Mapping[str, Any], facts: Facts) -> TransferMode:
