@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 PANELS = (
     SOURCES_PANEL, THIS_COMMAND_PANEL, "Model and checkpoints", "Data", "Sampling", "Reward", "Rollout", "Asynchrony",
-    "Fully async", "Algorithm", "Optimiser", "Evaluation", "Cluster", "Engine", "Run",
+    "Fully async", "Algorithm", "Critic", "Optimiser", "Evaluation", "Cluster", "Engine", "Run",
 )  # fmt: skip
 FIRST_COMMANDS = ("train", "train-async", "config", "show", "explain")
 NARROW = 100  # columns
