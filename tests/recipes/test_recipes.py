@@ -44,6 +44,13 @@ def test_recipes_compute_in_bfloat16_and_fit_their_gpus(name: str) -> None:
     assert "does not fit" not in out
 
 
+def test_dapo_is_sync_and_colocated() -> None:
+    out = dry_run("qwen3-4b-dapo-math")
+    assert "sync: the policy waits for rollout k" in out
+    assert "[GPU 7 rank 7 + engine 7 sglang]" in out
+    assert "fits: each device while it trains" in out
+
+
 def test_nobody_spells_out_a_rollout_function() -> None:
     for path in (*(ROOT / "examples").glob("*.sh"), *PAGES.glob("*.md"), *(ROOT / "src/miles/presets").glob("*/preset.toml")):
         assert "rollout-function-path" not in path.read_text().replace("_", "-"), path

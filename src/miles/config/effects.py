@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from miles.config.options.base import OptionMeta, meta_of
+from miles.config.options.base import OptionMeta, metas_of
 from miles.config.reading import written
 from miles.config.registry import option_table
 from miles.config.view import EXTERNAL, GIVEN, OF_STARTED_ENGINES, View, counts
@@ -16,7 +16,7 @@ def effect_problems(view: View) -> Iterator[Problem]:
         for name, info in option_set.model_fields.items():
             if name not in view:
                 continue
-            meta = meta_of(info)
+            meta = metas_of(option_set)[name]
             if _is_not_yet(meta, info.default, view[name]):
                 yield view.problem(name, f"is not available yet: {meta.not_yet}", _without(name))
             elif name in view.given and view[name] is not None and not counts(view, name):

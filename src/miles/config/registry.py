@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from miles.config.commands import COMMANDS
-from miles.config.options.base import OptionMeta, OptionSet, meta_of
+from miles.config.options.base import OptionMeta, OptionSet, meta_of, metas_of
 from miles.config.shapes import Shape, shape_of
 
 REQUIRED: Any = PydanticUndefined
@@ -106,6 +106,7 @@ class Option:
         return by_kind.get(self.meta.kind) or by_type[self.shape.scalar.__name__]
 
 
+@cache
 def variants_of(command: str, section: str) -> tuple[type[OptionSet], ...]:
     """The option sets that a command's section may hold, the default first."""
     info = COMMANDS[command].model_fields[section]
@@ -114,10 +115,11 @@ def variants_of(command: str, section: str) -> tuple[type[OptionSet], ...]:
     return tuple(sorted(members, key=lambda member: member is not default))
 
 
+@cache
 def selector_of(option_set: type[OptionSet]) -> str | None:
     """The switch that chooses this variant (``fully_async``); None where nothing has to be said."""
-    for name, info in option_set.model_fields.items():
-        if meta_of(info).selector and shape_of(info.annotation).scalar is bool:
+    for name, meta in metas_of(option_set).items():
+        if meta.selector and shape_of(option_set.model_fields[name].annotation).scalar is bool:
             return name
     return None
 

@@ -6,6 +6,7 @@ come from here; nothing about an option is written down a second time.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -68,3 +69,9 @@ def meta_of(info: FieldInfo) -> OptionMeta:
     if not isinstance(extra, dict) or not isinstance(extra.get("miles"), dict):
         raise TypeError(f"not declared with option(): {info!r}")
     return OptionMeta(**extra["miles"])  # type: ignore[arg-type]
+
+
+@cache
+def metas_of(option_set: type[OptionSet]) -> Mapping[str, OptionMeta]:
+    """The ``OptionMeta`` of every option of a set, by name."""
+    return {name: meta_of(info) for name, info in option_set.model_fields.items()}
