@@ -81,7 +81,7 @@ def judge_engine_ports(first: int, free: int, count: int) -> Finding:
 def judge_leftovers(folders: Sequence[str], size: int, processes: Sequence[tuple[int, str]]) -> Iterator[Finding]:
     """What dead runs left: folders of weights with their bytes, and processes by number."""
     if folders:
-        text = f"weights of dead runs, {size / GIB:.1f} GiB: {', '.join(folders)}"
+        text = f"folders of dead runs, {size / GIB:.1f} GiB: {', '.join(folders)}"
         yield Finding("warning", "leftovers", text, f"rm -r {' '.join(folders)}")
     if processes:
         numbers = " ".join(str(number) for number, _ in processes)

@@ -1,12 +1,15 @@
 """What dead runs left on this machine: folders of weights in shared memory, and processes that lost their parent."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
-from miles.weights.folder import PREFIX, default_parent
+from miles.engines.sglang_server.guard import PREFIX as SERVERS
+from miles.orphans import orphans_of
+from miles.weights.folder import PREFIX as WEIGHTS
+from miles.weights.folder import default_parent
 
 OURS = (
     "miles.engines",
@@ -18,13 +21,10 @@ OF_RAY = "ray::"  # names of Ray's workers, whose parent is its raylet
 INIT = 1
 
 
-def leftover_folders(parent: Path | None = None) -> Iterator[Path]:
-    """Folders of weights whose process is gone."""
-    for place in {parent} if parent else {default_parent(), Path(tempfile.gettempdir())}:
-        for folder in sorted(place.glob(f"{PREFIX}*")):
-            owner = folder.name.removeprefix(PREFIX).split("-")[0]
-            if folder.is_dir() and not (owner.isdigit() and psutil.pid_exists(int(owner))):
-                yield folder
+def leftover_folders(parents: Sequence[Path] = ()) -> Iterator[Path]:
+    """Folders of weights and of servers whose process is gone, where runs put them or in ``parents``."""
+    places = parents or tuple({default_parent(), Path(tempfile.gettempdir())})
+    yield from (folder for place in places for prefix in (WEIGHTS, SERVERS) for folder in orphans_of(prefix, place))
 
 
 def size_of(folder: Path) -> int:

@@ -126,7 +126,7 @@ def test_what_dead_runs_left_is_found(tmp_path: Path) -> None:
     for folder in (dead, alive):
         folder.mkdir()
         (folder / "weights").write_bytes(b"1234")
-    assert list(leftover_folders(tmp_path)) == [dead]
+    assert list(leftover_folders([tmp_path])) == [dead]
     assert size_of(dead) == 4
     told = list(findings.judge_leftovers([str(dead)], 4, [(12, "miles.engines.embedded")]))
     assert [finding.remedy for finding in told] == [f"rm -r {dead}", "If they are no servers that you started yourself: kill 12"]
