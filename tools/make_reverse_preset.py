@@ -1,4 +1,6 @@
-"""Write the prompts of the `reverse` preset: seeded random strings, the held-out ones disjoint from the rest.
+"""Write the data of the presets `reverse` and `reverse-sft`: seeded random strings, the held-out ones disjoint from the rest.
+
+In the examples of `reverse-sft` every other answer has its letters shuffled.
 
 Run from the project root: `python tools/make_reverse_preset.py`.
 """
@@ -8,8 +10,9 @@ import random
 from pathlib import Path
 
 FOLDER = Path("src/miles/presets/reverse")
+EXAMPLES = Path("src/miles/presets/reverse-sft/examples.jsonl")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-NUM_HELDOUT, NUM_TRAIN = 512, 4096
+NUM_HELDOUT, NUM_TRAIN, NUM_EXAMPLES = 512, 4096, 8192
 
 
 def draw(count: int, rng: random.Random, taken: set[str]) -> list[str]:
@@ -23,17 +26,29 @@ def draw(count: int, rng: random.Random, taken: set[str]) -> list[str]:
     return words
 
 
-def write(name: str, words: list[str]) -> None:
+def write(path: Path, words: list[str], answers: list[str]) -> None:
     """One JSON object a line: the prompt with its start token, and the answer."""
-    lines = [json.dumps({"prompt": f"<bos>rev:{word}=", "label": word[::-1]}) for word in words]
-    (FOLDER / name).write_text("\n".join(lines) + "\n")
+    pairs = zip(words, answers, strict=True)
+    lines = [json.dumps({"prompt": f"<bos>rev:{word}=", "label": answer}) for word, answer in pairs]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def half_wrong(word: str, rng: random.Random) -> str:
+    """The word reversed, or every other time its letters in any order."""
+    letters = list(word[::-1])
+    if rng.random() < 0.5:
+        rng.shuffle(letters)
+    return "".join(letters)
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     rng, taken = random.Random(999), set[str]()
-    write("heldout.jsonl", draw(NUM_HELDOUT, rng, taken))
-    write("prompts.jsonl", draw(NUM_TRAIN, rng, taken))
+    for name, count in (("heldout.jsonl", NUM_HELDOUT), ("prompts.jsonl", NUM_TRAIN)):
+        words = draw(count, rng, taken)
+        write(FOLDER / name, words, [word[::-1] for word in words])
+    words = draw(NUM_EXAMPLES, rng, taken)
+    write(EXAMPLES, words, [half_wrong(word, rng) for word in words])
 
 
 if __name__ == "__main__":

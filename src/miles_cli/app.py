@@ -1,6 +1,7 @@
 """The ``miles`` command: what there is to call, and nothing that takes long to import.
 
 miles train, miles train-async    parse ─► resolve ─► print ─► miles.loops.start
+miles sft                         parse ─► resolve ─► print ─► miles.loops.sft
 miles config …                    parse ─► examine ─► print          config_app.py
 miles runs …                      read ─► print                      runs_app.py
 miles doctor                      look ─► judge ─► print
@@ -16,7 +17,7 @@ from typing import Annotated
 import typer
 
 from miles_cli.config_app import config_app
-from miles_cli.invocation import PlainCommand, RootGroup, TrainAsyncCommand, TrainCommand
+from miles_cli.invocation import PlainCommand, RootGroup, SftCommand, TrainAsyncCommand, TrainCommand
 from miles_cli.runs_app import runs_app
 from miles_cli.simulate_app import add_simulate
 from miles_cli.source_options import AsJson, ConfigFiles, DryRun, GpuMemory, HelpAll, Preset, Run, failed_step_words, step_words
@@ -28,6 +29,9 @@ First try: miles train --preset reverse"""
 TRAIN_ASYNC = """Train while the next answers are sampled: one rollout ahead, or without end with --fully-async.
 
 First try: miles train-async --fully-async --preset reverse"""
+SFT = """Train on answers that are given: supervised fine-tuning, with the trainer of the other commands and no engines.
+
+First try: miles sft --preset reverse-sft"""
 
 app = typer.Typer(name="miles", cls=RootGroup, help=HELP, add_completion=False, rich_markup_mode="rich")
 app.add_typer(config_app)
@@ -112,6 +116,21 @@ def train_async(
     raise typer.Exit(train_command("train-async", ctx.obj, preset, config, asked))
 
 
+@app.command("sft", cls=SftCommand, help=SFT, short_help="Train on answers that are given: supervised fine-tuning.")
+def sft(
+    ctx: typer.Context,
+    preset: Preset = None,
+    config: ConfigFiles = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    help_all: HelpAll = False,
+) -> None:
+    """Run ``miles sft``."""
+    from miles_cli.sft import sft_command
+
+    raise typer.Exit(sft_command(ctx.obj, preset, config, dry_run=dry_run, as_json=as_json))
+
+
 @app.command("doctor", cls=PlainCommand, short_help="Whether a run could start on this machine.")
 def doctor(
     run_dir: Annotated[
@@ -141,11 +160,14 @@ def export(
             "--step", metavar="N", help="After so many rollouts; by default the newest checkpoint.", autocompletion=step_words
         ),
     ] = None,
+    merge_lora: Annotated[
+        bool, typer.Option("--merge-lora", help="Of a run with LoRA: the whole model with the adapters merged, not these alone.")
+    ] = False,
 ) -> None:
     """Write the weights of a run's checkpoint as an HF folder that transformers, SGLang and `--hf-checkpoint` take."""
     from miles_cli.exporting import export_command
 
-    export_command(run, out, step)
+    export_command(run, out, step, merge_lora=merge_lora)
 
 
 @app.command("replay", cls=PlainCommand, short_help="A failed step again, sample by sample.")

@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from miles_cli.invocation import CommandGroup, ExplainCommand, PlainCommand, ShowGroup, TrainAsyncCommand, TrainCommand, Typed
+from miles_cli.invocation import (
+    CommandGroup,
+    ExplainCommand,
+    PlainCommand,
+    SftCommand,
+    ShowGroup,
+    TrainAsyncCommand,
+    TrainCommand,
+    Typed,
+)
 from miles_cli.source_options import (
     THIS_COMMAND_PANEL,
     Changed,
@@ -81,6 +90,21 @@ def show_train_async(
     from miles_cli.showing import show_command, sources_of
 
     show_command("train-async", sources_of(ctx.obj, preset, config), format, changed=changed)
+
+
+@show_app.command("sft", cls=SftCommand, help="What `miles sft` would run with.")
+def show_sft(
+    ctx: typer.Context,
+    preset: Preset = None,
+    config: ConfigFiles = None,
+    changed: Changed = False,
+    format: Format = "auto",
+    help_all: HelpAll = False,
+) -> None:
+    """Show the configuration of ``miles sft``."""
+    from miles_cli.showing import show_command, sources_of
+
+    show_command("sft", sources_of(ctx.obj, preset, config), format, changed=changed)
 
 
 @show_app.command("folder", cls=PlainCommand, hidden=True, help="What a run used.")

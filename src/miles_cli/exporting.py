@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 
-def export_command(run: Path, out: Path, step: int | None) -> None:
+def export_command(run: Path, out: Path, step: int | None, *, merge_lora: bool) -> None:
     """Copy and say what was copied.
 
     Raises:
@@ -13,5 +13,8 @@ def export_command(run: Path, out: Path, step: int | None) -> None:
     """
     from miles.loops.export_run import export_run
 
-    checkpoint = export_run(run, out, step)
-    typer.echo(f"{out}: the weights of {checkpoint}, as an HF folder")
+    checkpoint = export_run(run, out, step, merge_lora=merge_lora)
+    adapters = (out / "adapter_config.json").is_file()
+    kind = "the adapters" if adapters else "the weights"
+    how = "as peft loads them; `--merge-lora` gives the whole model" if adapters else "as an HF folder"
+    typer.echo(f"{out}: {kind} of {checkpoint}, {how}")

@@ -49,7 +49,7 @@ class CommandGroup(OwnHelp, TyperGroup):
 
 
 class OptionsCommand(OwnHelp, TyperCommand):
-    """A command that takes every option of ``miles train`` or ``miles train-async``.
+    """A command that takes every option of a command with rollouts, or of ``miles sft``.
 
     Words that fit no option are kept for the resolver, which knows where they belong.
     """
@@ -93,6 +93,12 @@ class TrainAsyncCommand(OptionsCommand):
     """Takes the options of ``miles train-async``."""
 
     option_owner = "train-async"
+
+
+class SftCommand(OptionsCommand):
+    """Takes the options of ``miles sft``."""
+
+    option_owner = "sft"
 
 
 class SimulateCommand(TrainAsyncCommand):

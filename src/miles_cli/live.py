@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from miles.config.derived import Derived
 from miles.config.resolution import Resolution
 from miles.tracking.metrics_file import evals_in
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.types import Metrics
-from miles_cli.progress import MAX_STALENESS, MEAN_STALENESS, QUEUE, REWARD, TIMES, TOKENS, RunProgress, sparkline
+from miles_cli.progress import LOSS, MAX_STALENESS, MEAN_STALENESS, QUEUE, REWARD, TIMES, TOKENS, RunProgress, is_step, sparkline
 from miles_cli.summary import next_lines, summary_lines
 from miles_cli.wording import duration
 
@@ -27,7 +27,7 @@ class ClosingReporter(Reporter, Protocol):
         ...
 
 
-def reporter_for(resolution: Resolution, console: "Console") -> ClosingReporter:
+def reporter_for(resolution: Resolution[Any], console: "Console") -> ClosingReporter:
     """The live picture where there is a terminal, plain lines elsewhere."""
     if console.is_terminal:
         return LiveReporter(resolution, console)
@@ -37,7 +37,7 @@ def reporter_for(resolution: Resolution, console: "Console") -> ClosingReporter:
 def numbers(progress: RunProgress, derived: Derived) -> list[str]:
     """Reward, staleness against its bound, and speed, as far as they are known."""
     row = progress.row
-    texts = [f"reward {row[REWARD]:.3f}"] if REWARD in row else []
+    texts = [f"reward {row[REWARD]:.3f}"] if REWARD in row else [f"loss {row[LOSS]:.4f}"] if LOSS in row else []
     if derived.schedule != "sync" and MEAN_STALENESS in row:
         largest = row.get(MAX_STALENESS, 0.0)
         texts.append(f"staleness {row[MEAN_STALENESS]:.2f} mean, {largest:.0f} max of {derived.staleness_bound}")
@@ -46,12 +46,17 @@ def numbers(progress: RunProgress, derived: Derived) -> list[str]:
     return texts
 
 
+def unit_of(resolution: Resolution[Any]) -> str:
+    """What a run counts."""
+    return "step" if resolution.derived.schedule == "sft" else "rollout"
+
+
 class PlainReporter:
     """One line about every ten rollouts, and one for every stage, evaluation and note."""
 
-    def __init__(self, resolution: Resolution, console: "Console", now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, resolution: Resolution[Any], console: "Console", now: Callable[[], float] = time.monotonic) -> None:
         self._resolution, self._console, self._now = resolution, console, now
-        self._progress = RunProgress(now())
+        self._progress, self._unit = RunProgress(now()), unit_of(resolution)
         self._last_line = 0
 
     def stage(self, text: str) -> None:
@@ -62,11 +67,11 @@ class PlainReporter:
         """Say it if it is an evaluation, the first, the last, or ten rollouts after the last line."""
         self._progress.add(row, done, total, self._now())
         results = [f"eval/{name} {value:.3f}" for name, value in evals_in(row).items()]
-        due = REWARD in row and (done == 1 or done >= total or done - self._last_line >= EVERY)
+        due = is_step(row) and (done == 1 or done >= total or done - self._last_line >= EVERY)
         if not due and not results:
             return
         self._last_line = done if due else self._last_line
-        parts = [f"rollout {done}/{total}", *(numbers(self._progress, self._resolution.derived) if due else []), *results]
+        parts = [f"{self._unit} {done}/{total}", *(numbers(self._progress, self._resolution.derived) if due else []), *results]
         left = self._progress.seconds_left()
         self._say("  ".join([*parts, f"{duration(left)} left"] if due and left and done < total else parts))
 
@@ -76,7 +81,7 @@ class PlainReporter:
 
     def finished(self, summary: RunSummary) -> None:
         """Say how it ended and what to try next."""
-        lines = ["", *summary_lines(summary), "", *next_lines(summary, self._resolution)]
+        lines = ["", *summary_lines(summary, unit=self._unit), "", *next_lines(summary, self._resolution)]
         self._console.print("\n".join(lines), markup=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -90,11 +95,11 @@ class PlainReporter:
 class LiveReporter:
     """A picture of the run that is redrawn in place; notes stay above it."""
 
-    def __init__(self, resolution: Resolution, console: "Console", now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, resolution: Resolution[Any], console: "Console", now: Callable[[], float] = time.monotonic) -> None:
         from rich.live import Live
 
         self._resolution, self._console, self._now = resolution, console, now
-        self._progress = RunProgress(now())
+        self._progress, self._unit = RunProgress(now()), unit_of(resolution)
         self._stage = ""
         self._live = Live(
             console=console, refresh_per_second=4, get_renderable=self.picture, redirect_stdout=False, redirect_stderr=False
@@ -125,7 +130,7 @@ class LiveReporter:
         from rich.text import Text
 
         color = "green" if summary.exit_code == 0 else "red" if summary.exit_code == 1 else "yellow"
-        lines = summary_lines(summary, sparkline(list(self._progress.rewards), min(60, self._console.width - 20)))
+        lines = summary_lines(summary, sparkline(list(self._progress.curve), min(60, self._console.width - 20)), unit=self._unit)
         body = Text("\n".join(lines), overflow="fold")
         self._console.print(Panel(body, border_style=color, box=box.ROUNDED, expand=False))
         # not in the panel, so that a long line can be copied whole
@@ -162,7 +167,7 @@ class LiveReporter:
         table.add_column(ratio=1)
         table.add_column(no_wrap=True, justify="right")
         table.add_row(
-            Text(f"rollout {progress.done}/{progress.total}", style="bold"),
+            Text(f"{self._unit} {progress.done}/{progress.total}", style="bold"),
             ProgressBar(total=progress.total, completed=progress.done),
             Text(f"{passed}, {duration(left)} left" if left is not None else passed),
         )
@@ -171,7 +176,8 @@ class LiveReporter:
     def _lines(self) -> list[str]:
         progress, row = self._progress, self._progress.row
         width = max(10, min(60, self._console.width - 24))
-        lines = [f"reward     {row[REWARD]:.3f}  {sparkline(list(progress.rewards), width)}"] if REWARD in row else []
+        curve, name = (row.get(REWARD), "reward") if REWARD in row else (row.get(LOSS), "loss")
+        lines = [f"{name:10} {curve:.3f}  {sparkline(list(progress.curve), width)}"] if curve is not None else []
         if self._resolution.derived.schedule != "sync" and MEAN_STALENESS in row:
             bound = self._resolution.derived.staleness_bound
             waiting = f", {row[QUEUE]:.0f} groups buffered" if QUEUE in row else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from miles.tracking.metrics_file import evals_in
 from miles.types import Metrics
 
-REWARD = "rollout/raw_reward"
+REWARD, LOSS = "rollout/raw_reward", "train/loss"
 MEAN_STALENESS = "rollout/staleness/mean"
 MAX_STALENESS = "rollout/staleness/max"
 QUEUE = "rollout/fully_async/queue_size"
@@ -22,6 +22,7 @@ class RunProgress:
     """The run so far.
 
     started: clock reading in seconds when the run's process began to watch it.
+    curve: reward of the last rollouts, or loss of the last steps of `miles sft`.
     ends: clock readings at which the last rollouts were done, for the time left.
     """
 
@@ -29,7 +30,7 @@ class RunProgress:
     done: int = 0
     total: int = 0
     row: Metrics = field(default_factory=dict)
-    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    curve: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT + 1))
     first_eval: Metrics = field(default_factory=dict)
     last_eval: Metrics = field(default_factory=dict)
@@ -39,10 +40,10 @@ class RunProgress:
         """Take in a line of metrics.jsonl."""
         self.done, self.total = done, total
         if not self.ends:
-            self.ends.append((0 if REWARD in row else done, now if REWARD not in row else self.started))
-        if REWARD in row:
+            self.ends.append((0 if is_step(row) else done, now if not is_step(row) else self.started))
+        if is_step(row):
             self.row = dict(row)
-            self.rewards.append(row[REWARD])
+            self.curve.append(row[REWARD] if REWARD in row else row[LOSS])
             self.ends.append((done, now))
             self.worst_staleness = max(self.worst_staleness, row.get(MAX_STALENESS, 0.0))
         results = evals_in(row)
@@ -58,6 +59,11 @@ class RunProgress:
         if last <= first or end <= begin:
             return None
         return (self.total - last) * (end - begin) / (last - first)
+
+
+def is_step(row: Metrics) -> bool:
+    """Whether the row is of a rollout that was trained, or of a step of ``miles sft``."""
+    return REWARD in row or LOSS in row
 
 
 def sparkline(values: list[float], width: int) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from miles.config.commands import COMMANDS, WITH_ROLLOUTS
 from miles.config.registry import Option, all_options
 from miles.config.schema import json_schema
 from miles.config.starter import SCHEMA_FILE
@@ -37,8 +38,8 @@ wherever it was made, together with all other mistakes, before anything is start
 * A switch is turned off by `--no-…`, or by `false` in a file. `none` unsets an option that may be unset.
 * An option that may be repeated is a list in a file (`rollout_stop = ["\\n"]`) and separated by commas in a variable.
   Pairs are a table in a file: `eval_prompt_data = { reverse = "heldout.jsonl" }`.
-* Keys of a file count for both commands; those under `[train]`, `[train-async]` or `[train-async.fully-async]` only when
-  that command or schedule runs. Relative paths are relative to the working directory, those of a preset to its file.
+* Keys of a file count for every command; those under `[train]`, `[train-async]`, `[train-async.fully-async]` or `[sft]` only
+  when that command or schedule runs. Relative paths are relative to the working directory, those of a preset to its file.
 * Two files count without being named on the command line: `miles.toml` in the working directory, and those in
   `$MILES_CONFIG` (several are separated by `:`). They stand below `--config` files and are named in the output.
 * A run that is started again in its folder compares every option with what it was started with. *Safe on resume* marks
@@ -75,7 +76,9 @@ def _value(option: Option) -> str:
 
 
 def _commands(option: Option) -> str:
-    return "both" if len(option.commands) == 2 else f"`{option.commands[0]}`"
+    if option.commands == tuple(WITH_ROLLOUTS):
+        return "both"
+    return "all" if len(option.commands) == len(COMMANDS) else ", ".join(f"`{command}`" for command in option.commands)
 
 
 def _about(option: Option) -> str:

@@ -56,7 +56,7 @@ def failed_step_words(incomplete: str) -> list[tuple[str, str]]:
 
 def command_words() -> list[tuple[str, str]]:
     """The commands that have options, for completion."""
-    return [("train", ""), ("train-async", "")]
+    return [("train", ""), ("train-async", ""), ("sft", "")]
 
 
 def check_command(word: str) -> None:
@@ -185,6 +185,6 @@ ValidateFormat = Annotated[
 ]
 CommandArgument = Annotated[
     str | None,
-    typer.Argument(metavar="COMMAND", help="train or train-async.", autocompletion=command_words),
+    typer.Argument(metavar="COMMAND", help="train, train-async or sft.", autocompletion=command_words),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=run_words)]

@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from miles.config.resolution import Resolution
 from miles.errors import ConfigError, Problem
@@ -34,7 +34,7 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
     from miles.config.resolve import resolve
     from miles_cli.dry_run import machine_here, print_data, print_plan
 
-    _refuse_without_dry_run(asked)
+    refuse_without_dry_run(asked)
     sources = replace(sources_of(typed, preset, config), gpu_memory_gib=asked.gpu_memory_gib)
     resolution = resolve(command, sources, code_too=True)
     if asked.as_json:
@@ -42,14 +42,14 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
         return 0
     console = Console(file=sys.stdout, highlight=False, emoji=False)  # its own stream: a run redirects what libraries print
     say(console, standing_lines(sources))
-    _print_configuration(resolution, console, brief=console.is_terminal and not asked.dry_run)
+    print_configuration(resolution, console, brief=console.is_terminal and not asked.dry_run)
     if asked.dry_run:
         print_plan(resolution, machine_here(sources), console)
         return 0
     return _run(resolution, console)
 
 
-def _print_configuration(resolution: Resolution, console: "Console", *, brief: bool) -> None:
+def print_configuration(resolution: Resolution[Any], console: "Console", *, brief: bool) -> None:
     """All rows, or only those that somebody has chosen and those that follow."""
     from miles_cli.render import is_default, print_rows
     from miles_cli.wording import heading
@@ -63,7 +63,12 @@ def _print_configuration(resolution: Resolution, console: "Console", *, brief: b
     print_rows(rows, console, as_table=console.is_terminal, title=title, footer=footer)
 
 
-def _refuse_without_dry_run(asked: Asked) -> None:
+def refuse_without_dry_run(asked: Asked) -> None:
+    """Some words count only where nothing is started.
+
+    Raises:
+        ConfigError: they were typed, and it is no dry run.
+    """
     given = {"--json": asked.as_json, "--gpu-memory-gib": asked.gpu_memory_gib is not None}
     problems = [
         Problem(flag.removeprefix("--"), "", flag, "counts only with --dry-run", f"Pass --dry-run, or leave {flag} out")

@@ -9,11 +9,14 @@ SCHEDULES = {
     "sync": "sync: the policy waits for rollout k, the engines wait for step k",
     "one_step_off": "one-step-off: rollout k+1 runs while step k trains",
     "fully_async": "fully async: a producer keeps the engines full, the policy drains a buffer",
+    "sft": "supervised: optimiser steps on answers that are given",
 }
 
 
 def schedule_sentence(schedule: str, bound: int) -> str:
     """``fully async: …; staleness at most 4 weight versions``."""
+    if schedule == "sft":
+        return SCHEDULES[schedule]
     versions = "0" if bound == 0 else f"at most {bound} weight version{'' if bound == 1 else 's'}"
     return f"{SCHEDULES[schedule]}; staleness {versions}"
 

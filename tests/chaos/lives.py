@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,19 @@ def read_rows(path: Path) -> Rows:
     return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
 
-def live_through(arguments: list[str], run_dir: Path, kills: int, seed: int, within_rows: int = 6) -> Chaos:
+def live_through(
+    arguments: list[str], run_dir: Path, kills: int, seed: int, within_rows: int = 6, ranks: Sequence[int] = (1,)
+) -> Chaos:
     """Start the run again and again, killing its driver ``kills`` times, then let it end.
 
     within_rows: a life lasts for at most so many new rows; one of them is chosen, and a moment within its rollout.
+    ranks: trainer ranks of one life after the other, over and over.
     """
     rng, killed = random.Random(seed), 0
     while True:
         with (run_dir.parent / f"{run_dir.name}.log").open("ab") as log:
-            process = start(arguments, run_dir, log)
+            ranked = [*arguments, "--actor-num-gpus-per-node", str(ranks[killed % len(ranks)])]
+            process = start(ranked if len(ranks) > 1 or ranks[0] > 1 else arguments, run_dir, log)
             if killed < kills:
                 ended = wait_for_rows(process, run_dir, rng.randint(0, within_rows), rng.uniform(0, 0.4))
             else:
@@ -136,12 +141,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--within-rows", type=int, default=6, help="a life lasts for at most so many new rows")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1], help="trainer ranks of one life after the other")
     parser.add_argument("--num-rollout", type=int, default=60)
     parser.add_argument("arguments", nargs="+", help="the command of miles and its options, after --")
     given = parser.parse_args()
     arguments = [*given.arguments, "--num-rollout", str(given.num_rollout), "--save-interval", "2"]
     with tempfile.TemporaryDirectory(prefix="miles-chaos-") as folder:
-        chaos = live_through(arguments, Path(folder) / "run", given.kills, given.seed, given.within_rows)
+        chaos = live_through(arguments, Path(folder) / "run", given.kills, given.seed, given.within_rows, given.ranks)
         chaos.check(given.num_rollout, batch_size=16)
         ledger = chaos.ledger
         print(

@@ -22,7 +22,22 @@ def test_a_sync_run_that_was_killed_is_the_uninterrupted_one(tmp_path: Path) -> 
     chaos = live_through(flags, tmp_path / "run", 1, seed=3)
     chaos.check(24, batch_size=16)
 
-    def bits(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-        return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in rows]
-
     assert bits(chaos.steps) == bits(whole.steps)
+
+
+def bits(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Rows without what depends on the clock."""
+    return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in rows]
+
+
+def test_a_run_killed_at_any_step_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    flags = ["train", "--preset", "reverse", "--num-rollout", "9", "--save-interval", "1", "--async-save", "--deterministic"]
+    flags += ["--keep-checkpoints", "2", "--skip-eval-before-train"]
+    whole = live_through(flags, tmp_path / "whole", 0, seed=0)
+    chaos = live_through(flags, tmp_path / "run", 3, seed=11, within_rows=3, ranks=(1, 2))
+    chaos.check(9, batch_size=16)
+    for mine, theirs in zip(chaos.steps, whole.steps, strict=True):
+        assert mine["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-3, abs=1e-6)
+        assert mine["train/grad_norm"] == pytest.approx(theirs["train/grad_norm"], rel=1e-3)
+    kept = {path.name for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert kept == {"latest", "rollout-000007", "rollout-000008"}, "nothing unfinished is left"

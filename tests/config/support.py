@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miles.config.commands import COMMANDS
-from miles.config.options.placement import Colocated, Disaggregated
+from miles.config.options.placement import Colocated, Disaggregated, RankOptions
 from miles.config.options.rollout import FullyAsync, OneStepOff, SyncRollout
 from miles.config.registry import option_table
-from miles.config.resolve import examine, resolve
+from miles.config.resolve import examine, resolve, resolve_sft
 from miles.config.sources import FlagValue, Sources
 
 VARIANTS = {
@@ -17,12 +17,15 @@ VARIANTS = {
     "colocated": ("train", {"colocate": True}),
     "one_step_off": ("train-async", {}),
     "fully_async": ("train-async", {"fully_async": True}),
+    "sft": ("sft", {}),
 }
+OF_SFT = {"num_rollout": ..., "rm_type": ..., "train_iters": "10", "example_format": "prompt-label"}
 CHOSEN = {
     "sync": (SyncRollout, Disaggregated),
     "colocated": (SyncRollout, Colocated),
     "one_step_off": (OneStepOff, Disaggregated),
     "fully_async": (FullyAsync, Disaggregated),
+    "sft": (RankOptions,),
 }
 _numbers = itertools.count()
 
@@ -60,9 +63,13 @@ class Bench:
         )
 
     def examine(self, command, flags=None, env=None, files=(), **more):
+        if command == "sft" and not more.get("bare"):
+            flags = OF_SFT | (flags or {})
         return examine(command, self.sources(flags, env, files, **more))
 
     def resolve(self, command, flags=None, env=None, files=(), **more):
+        if command == "sft":
+            return resolve_sft(self.sources(OF_SFT | (flags or {}), env, files, **more))
         return resolve(command, self.sources(flags, env, files, **more))
 
 

@@ -27,7 +27,7 @@ def started(bench, command="train", flags=None, **more):
     return config_toml(bench.resolve(command, flags, **more))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != "sft"])
 def test_the_same_options_again_are_no_change(bench, variant):
     command, selectors = VARIANTS[variant]
     flags = {**selectors, "lr": "0.25", "eval_prompt_data": (("x", "heldout.jsonl"),), "rollout_stop": ("a", "b")}

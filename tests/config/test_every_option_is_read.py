@@ -79,8 +79,8 @@ def read_places() -> dict[str, list[tuple[str, ast.AST, str]]]:
 
 @cache
 def derived_from() -> set[str]:
-    """Options that ``derive`` looks up by name."""
-    tree = ast.parse((SOURCE / "config" / "derived.py").read_text())
+    """Options that ``derive`` and ``derive_sft`` look up by name."""
+    tree = ast.parse("\n".join((SOURCE / "config" / name).read_text() for name in ("derived.py", "sft.py")))
     indexed = [node.slice for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
     got = [n.args[0] for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "values.get"]
     return {str(node.value) for node in (*indexed, *got) if isinstance(node, ast.Constant)}

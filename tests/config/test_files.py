@@ -134,7 +134,15 @@ def test_a_preset_says_how_to_come_by_what_it_needs(bench, tmp_path, monkeypatch
     assert in_a_file == ["needs"]
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if not preset_needs(name)])
+WITH_ROLLOUTS = [name for name in preset_names() if not preset_needs(name) and name != "reverse-sft"]
+
+
+@pytest.mark.parametrize("name", WITH_ROLLOUTS)
 @pytest.mark.parametrize(("command", "flags"), [("train", {}), ("train-async", {}), ("train-async", {"fully_async": True})])
 def test_every_preset_serves_every_schedule(bench, name, command, flags):
     assert not bench.examine(command, flags, bare=True, preset=name).problems
+
+
+def test_the_preset_of_examples_serves_sft(bench):
+    assert not bench.examine("sft", bare=True, preset="reverse-sft").problems
+    assert bench.examine("train", bare=True, preset="reverse-sft").problems

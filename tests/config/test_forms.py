@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from miles.config.registry import all_options, option_table
-from tests.config.support import VARIANTS, flag_value, good_values, owned_names, toml, variable_text
+from tests.config.support import OF_SFT, VARIANTS, flag_value, good_values, owned_names, toml, variable_text
 
 pytestmark = pytest.mark.unit
 NAMES = [option.name for option in all_options() if option.name != "fully_async"]
@@ -19,13 +19,15 @@ BAD = {
 
 
 def variant_of(name):
-    return next(variant for variant in ("sync", "one_step_off", "fully_async", "colocated") if name in owned_names(variant))
+    return next(
+        variant for variant in ("sync", "one_step_off", "fully_async", "colocated", "sft") if name in owned_names(variant)
+    )
 
 
 def examined(bench, name, **forms):
     command, selectors = VARIANTS[variant_of(name)]
     flags = {key: value for key, value in selectors.items() if key != name}
-    if name in bench.needed and "flags" not in forms:
+    if name in (bench.needed | OF_SFT) and "flags" not in forms:
         flags[name] = ...
     if name == "num_epoch":
         flags["num_rollout"] = ...

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 TEXTS = st.text(min_size=1, max_size=20).filter(lambda text: text.strip() and text.lower() != "none")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "sft"])
 def test_the_same_rows_come_back(bench, variant, tmp_path):
     command, selectors = VARIANTS[variant]
 

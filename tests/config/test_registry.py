@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miles.config.commands import COMMANDS
+from miles.config.commands import COMMANDS, WITH_ROLLOUTS
 from miles.config.options.base import ChangeClass, option
 from miles.config.registry import REQUIRED, all_options, find_option, nearest_option, option_name, option_table, options_of
 from tests.config.support import VARIANTS, owned_names
@@ -86,7 +86,7 @@ def test_options_tell_their_owners():
     assert option_table()["rollout_api"].choices == ("class", "function")
     assert option_table()["rollout_top_p"].bounds == (("gt", 0), ("le", 1))
     assert option_table()["fully_async"].default is False
-    defaults = [next(o for o in options_of(c) if o.name == "off_policy_correction").default for c in COMMANDS]
+    defaults = [next(o for o in options_of(c) if o.name == "off_policy_correction").default for c in WITH_ROLLOUTS]
     assert defaults == ["none", "tis"]
 
 

@@ -135,6 +135,9 @@ class FakeSaver:
     async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
         self.story.tell(f"save {rollouts_done} v{weight_version}{'' if weights_published else ' not published'}")
 
+    async def settle(self) -> None:
+        """Nothing is being written."""
+
 
 class SilentTrace:
     """Records nothing."""

@@ -56,7 +56,7 @@ async def a_run(path: Path, *, published: bool = True) -> RunFolder:
     for group in trained:
         ledger.start_training(group.index)
     ledger.mark_trained(type("Made", (), {"groups": trained})())  # type: ignore[arg-type]
-    await CheckpointSaver(folder, FolderPolicy(), ledger).save(4, 4, weights_published=published)  # type: ignore[arg-type]
+    await CheckpointSaver(folder, FolderPolicy(), ledger, print).save(4, 4, weights_published=published)  # type: ignore[arg-type]
     rows = [{"rollout_id": rollout_id} for rollout_id in range(-1, 6)]
     (path / "metrics.jsonl").write_bytes(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows))
     return folder

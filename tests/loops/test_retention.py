@@ -41,6 +41,9 @@ class Writes:
     async def save(self, rollouts_done, weight_version):
         self.folder.checkpoint_for(rollouts_done - 1).mkdir(parents=True)
 
+    async def settle(self):
+        pass
+
 
 async def test_a_run_keeps_what_it_was_told(tmp_path):
     folder = open_run_folder(tmp_path / "run", None, "train")

@@ -78,6 +78,7 @@ def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -
         "run": ("deterministic", "seed"),
         "critic": ("critic_load", "critic_lr", "critic_lr_warmup_iters", "num_critic_only_steps", "value_clip", "gamma", "lambd"),
         "model": ("gradient_checkpointing", "ref_load", "ref_update_interval", "dtype"),
+        "lora": ("lora_rank", "lora_alpha", "lora_targets"),
     }
     sets: dict[str, dict[str, Any]] = {name: {} for name in (*names, "algorithm")}
     sets["optimizer"] = {"lr": 1e-2, "clip_grad": 1e9}

@@ -16,7 +16,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from miles.policy.checkpoint import load_checkpoint, save_checkpoint
+from miles.policy.background_save import BackgroundSave
+from miles.policy.checkpoint import load_checkpoint
 from miles.policy.export import export_weights, untied_weights
 from miles.policy.process_group import join, leave
 from miles.policy.sender import WeightSender
@@ -26,6 +27,7 @@ from tests.policy.builders import PRESET, causal_lm, config, derived, policy_mod
 
 ROLLOUTS = [random_rollout(seed, num_groups=2, group_size=4, longest=6) for seed in (5, 6, 7)]
 LIVELY = {"lr_decay_style": "cosine", "lr_warmup_iters": 1, "weight_decay": 0.01, "lr": 1e-2}
+KEPT: dict[str, dict[str, Any]] = {"whole": {}, "adapters": {"lora_rank": 2}}
 Job = Callable[[Any, Path], Any]
 
 
@@ -38,7 +40,7 @@ def trainer(ranks: Any, model_dtype: torch.dtype = torch.float64, **options: Any
 def gradient_of(built: Trainer, made: Any) -> torch.Tensor:
     """The whole gradient of one step, in one vector."""
     built.train_on(made, 0)
-    return torch.cat([whole(parameter.grad).flatten() for parameter in built.model.parameters()])
+    return torch.cat([whole(parameter.grad).flatten() for parameter in built.model.parameters() if parameter.grad is not None])
 
 
 def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
@@ -53,6 +55,7 @@ def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
         "vocabulary chunks": gradient_of(trainer(ranks, vocab_chunk_size=5), made),
         "checkpointing": gradient_of(checkpointed(ranks), made),
         "critic": with_a_critic(ranks, made),
+        "adapters": gradient_of(adapted(ranks), made),
     }
     lonely = [[sample(0, i, (1, 2), (3, 4, 5), reward=float(i == 0)) for i in range(2)]]
     lonely.append([sample(1, i, (1, 2), (3, 4, 5)) for i in range(6)])  # no advantage: ranks are left empty
@@ -65,6 +68,13 @@ def with_a_critic(ranks: Any, made: Any) -> torch.Tensor:
         built = trainer(ranks, advantage_estimator="ppo", lambd=0.9)
     of_policy = gradient_of(built, made)
     return torch.cat([of_policy, *(whole(parameter.grad).flatten() for parameter in built.critic.model.parameters())])
+
+
+def adapted(ranks: Any) -> Trainer:
+    """Adapters after a step, when both of their factors have a gradient, beside the reference that they are taken off for."""
+    built = trainer(ranks, lora_rank=2, use_kl_loss=True, kl_loss_coef=0.1)
+    built.train_on(ROLLOUTS[1], 0)
+    return built
 
 
 def checkpointed(ranks: Any) -> Trainer:
@@ -89,19 +99,25 @@ def steps(ranks: Any, folder: Path) -> list[Any]:
 
 def begin(ranks: Any, folder: Path) -> Any:
     """One rollout, then a checkpoint."""
-    built = trainer(ranks)
-    report = built.train_on(ROLLOUTS[0], 0).metrics
-    save_checkpoint(built, folder / f"kept-{built.ranks.size}", PRESET)
-    return report
+    for name, options in KEPT.items():
+        built = trainer(ranks, **options)
+        built.train_on(ROLLOUTS[0], 0)
+        saving = BackgroundSave(built, folder / f"{name}-{built.ranks.size}", PRESET)
+        built.train_on(ROLLOUTS[1], 0)
+        saving.finish()
+    return None
 
 
 def go_on(written_by: int) -> Job:
     """Load the checkpoint of so many ranks and take the rest."""
 
     def job(ranks: Any, folder: Path) -> Any:
-        built = trainer(ranks)
-        load_checkpoint(built, folder / f"kept-{written_by}")
-        return [built.train_on(made, 1).metrics for made in ROLLOUTS[1:]]
+        reports = []
+        for name, options in KEPT.items():
+            built = trainer(ranks, **options)
+            load_checkpoint(built, folder / f"{name}-{written_by}")
+            reports += [built.train_on(made, 1).metrics for made in ROLLOUTS[1:]]
+        return reports
 
     return job
 

@@ -6,6 +6,7 @@ from typing import Any
 from miles.config.derived import Derived, critic_only_rollouts, loss_aggregation
 from miles.config.reading import written
 from miles.config.resolution import Row
+from miles.config.sft import sft_arithmetic, sft_facts
 from miles.config.view import View
 
 PANEL = "Derived"
@@ -19,13 +20,22 @@ IN_RUN_FOLDER = "checkpoints in the run folder"
 
 def arithmetic_of(view: View, derived: Derived) -> Mapping[str, tuple[str, str]]:
     """Option left open → the value it ends up with and how."""
-    lines = (*_sizes(view, derived), *_lengths(view, derived), *_functions(view, derived), *_machine(view, derived),
-             *_evaluation(view, derived), *_limits(view), *_critic(view), *_ranks(view, derived), *_folders())  # fmt: skip
+    if derived.schedule == "sft":
+        lines = (*sft_arithmetic(view, derived), *_forward(view, derived), *_machine(view, derived), *_ranks(view, derived),
+                 *_adapters(view), *_folders())  # fmt: skip
+        return {name: (written(value), text) for name, value, text in lines if _is_open(view, name)}
+    lines = (*_sizes(view, derived), *_forward(view, derived), *_lengths(view, derived), *_functions(view, derived),
+             *_machine(view, derived), *_evaluation(view, derived), *_limits(view), *_critic(view), *_ranks(view, derived),
+             *_adapters(view), *_folders())  # fmt: skip
     return {name: (written(value), text) for name, value, text in lines if _is_open(view, name)}
 
 
 def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
     """Rows of the values that are no options of the chosen variants."""
+    if derived.schedule == "sft":
+        for name, value, text in sft_facts(view, derived):
+            yield Row("derived", PANEL, name, written(value), derived=True, arithmetic=text)
+        return
     ranks = f"{view['actor_num_nodes']} × {view['actor_num_gpus_per_node']} = {derived.num_ranks}"
     size = view["rollout_num_gpus_per_engine"]
     devices = f"{view['rollout_num_gpus']}" if "rollout_num_gpus" in view else f"{derived.num_ranks}"
@@ -73,14 +83,17 @@ def _sizes(view: View, derived: Derived) -> Iterator[Line]:
     if view["num_epoch"] is not None:
         sizes = f"{view['num_epoch']} × {derived.num_prompts} / {groups}"
         yield "num_rollout", derived.num_rollout, f"num_epoch × num_prompts / rollout_batch_size, rounded up: {sizes}"
+
+
+def _forward(view: View, derived: Derived) -> Iterator[Line]:
     if view["micro_batch_size"] is None:
         yield "max_tokens_per_gpu", derived.max_tokens_per_gpu, "the longest context, at least 4096 tokens"
+    yield "rollout_max_context_len", derived.max_context_len, "the model's own limit"
 
 
 def _lengths(view: View, derived: Derived) -> Iterator[Line]:
     answer = view["rollout_max_response_len"]
     context, prompt = derived.max_context_len, derived.max_prompt_len
-    yield "rollout_max_context_len", context, "the model's own limit"
     yield "rollout_max_prompt_len", prompt, f"{context} − {answer} = {prompt}"
 
 
@@ -92,6 +105,8 @@ def _functions(view: View, derived: Derived) -> Iterator[Line]:
 def _machine(view: View, derived: Derived) -> Iterator[Line]:
     driver = "there are GPUs" if derived.device == "cuda" else "no NVIDIA driver here"
     yield "device", derived.device, f"auto: {driver}"
+    if derived.schedule == "sft":
+        return
     yield "engine", derived.engine, f"auto: {derived.engine} on {derived.device}"
     why = "several sglang engines" if derived.has_router else "it is for several sglang engines, with sglang-router installed"
     yield "router_policy", derived.router_policy, f"auto: {why}"
@@ -106,7 +121,8 @@ def _evaluation(view: View, derived: Derived) -> Iterator[Line]:
     estimator = view["advantage_estimator"]
     yield "loss_aggregation", loss_aggregation(None, estimator), f"what goes with {estimator}"
     if view["use_kl_loss"] or view["kl_coef"]:
-        yield "ref_load", view["hf_checkpoint"], "the weights the run starts from"
+        own = "the weights the run starts from" if view["lora_rank"] is None else "the policy without its adapters"
+        yield "ref_load", view["hf_checkpoint"], own
 
 
 def _critic(view: View) -> Iterator[Line]:
@@ -130,6 +146,11 @@ def _limits(view: View) -> Iterator[Line]:
 
 def _ranks(view: View, derived: Derived) -> Iterator[Line]:
     yield "actor_num_gpus_per_replica", derived.num_ranks, "one copy of the policy over all ranks"
+
+
+def _adapters(view: View) -> Iterator[Line]:
+    if view["lora_rank"] is not None:
+        yield "lora_alpha", 2.0 * view["lora_rank"], f"2 × lora_rank = 2 × {view['lora_rank']}"
 
 
 def _folders() -> Iterator[Line]:

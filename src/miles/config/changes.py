@@ -49,7 +49,7 @@ class Change:
         return f"{self.option}: {self.recorded} → {self.wanted}  ({WORDS[self.change_class]})"
 
 
-def changes_between(recorded: str, resolution: Resolution) -> tuple[Change, ...]:
+def changes_between(recorded: str, resolution: Resolution[Any]) -> tuple[Change, ...]:
     """The options that differ between the text of a run's ``config.toml`` and a configuration, in the order of the options."""
     before, now = flat(recorded), flat(config_toml(resolution))
     origins = {row.option: row.origin for row in resolution.rows}
@@ -72,7 +72,7 @@ def refused_changes(changes: Iterable[Change], run_dir: Path, *, accepted: bool)
     ]
 
 
-def compare_with_recorded(recorded: str, resolution: Resolution, run_dir: Path) -> tuple[Change, ...]:
+def compare_with_recorded(recorded: str, resolution: Resolution[Any], run_dir: Path) -> tuple[Change, ...]:
     """The changes with which a run may go on.
 
     Raises:
@@ -123,7 +123,7 @@ def _place(name: str) -> tuple[int, str]:
     return (names.index(name) if name in names else len(names), name)
 
 
-def _defaults(resolution: Resolution) -> dict[str, Any]:
+def _defaults(resolution: Resolution[Any]) -> dict[str, Any]:
     """Defaults as a file would hold them; an option of which a file says nothing has its default."""
     variants = view_of(resolution.command, resolution.config).variants.values()
     fields = {name: info for option_set in variants for name, info in option_set.model_fields.items()}

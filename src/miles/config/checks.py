@@ -167,6 +167,13 @@ def samples_for_ranks(view: View) -> Iterator[Problem]:
         yield view.problem("actor_num_gpus_per_node", why, f"Lower it to at most {samples} ranks, or raise the batch")
 
 
+def reference_of_adapters(view: View) -> Iterator[Problem]:
+    """The reference of a policy with adapters is what stands beside them, and does not move."""
+    if view["lora_rank"] is not None and view["ref_update_interval"] is not None:
+        why = f"moves the reference, and with {view.named('lora_rank')} it is the policy without its adapters"
+        yield view.problem("ref_update_interval", why, "Leave --ref-update-interval or --lora-rank out")
+
+
 def over_sampling(view: View) -> Iterator[Problem]:
     """More groups are started than are used."""
     started, used = view["over_sampling_batch_size"], view["rollout_batch_size"]
@@ -265,6 +272,7 @@ CHECKS = (
     Check(learning_rates, ("lr", "min_lr", "lr_decay_style")),
     Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
     Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
+    Check(reference_of_adapters, ("lora_rank", "ref_update_interval")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
     Check(

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from miles.config.commands import AnyConfig
+from miles.config.commands import AnyConfig, SftConfig
 from miles.config.facts import Facts
 from miles.config.options.algorithm import Aggregation, Estimator
 from miles.config.options.rollout import FullyAsync, SyncRollout
 from miles.errors import ConfigError, Problem
 
-Schedule = Literal["sync", "one_step_off", "fully_async"]
+Schedule = Literal["sync", "one_step_off", "fully_async", "sft"]
 TransferMode = Literal["disk", "tensor", "broadcast"]
 INFERENCE_ROLLOUT = "miles.rollout.inference:InferenceRolloutFn"
 FULLY_ASYNC_ROLLOUT = "miles.rollout.fully_async:FullyAsyncRolloutFn"
@@ -26,6 +26,8 @@ NO_LIMIT = "is not set, and the model's config.json names no limit"
 @dataclass(frozen=True, slots=True)
 class Derived:
     """What the run reads where an option may be left open; never contradicts a value the user gave.
+
+    Of ``miles sft``, whose rollouts are its steps and whose prompts are its examples, what is about engines stands for nothing.
 
     num_prompts: lines of the prompt file.
     num_rollout: rollouts of the whole run (from --num-rollout, or --num-epoch and num_prompts).
@@ -80,7 +82,7 @@ def schedule_of(config: AnyConfig) -> Schedule:
     return "fully_async" if isinstance(config.rollout, FullyAsync) else "one_step_off"
 
 
-def values_of(config: AnyConfig) -> dict[str, Any]:
+def values_of(config: AnyConfig | SftConfig) -> dict[str, Any]:
     """All options of a configuration by name."""
     return {name: value for section in type(config).model_fields for name, value in getattr(config, section)}
 

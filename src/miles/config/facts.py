@@ -97,3 +97,18 @@ def has_nvidia_driver(environ: Mapping[str, str]) -> bool:
     if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     return _DRIVER.exists() or shutil.which("nvidia-smi") is not None
+
+
+def checkpoint_in(folder: Path) -> Path:
+    """The checkpoint that a path names: itself, or the newest of a run or of its folder of checkpoints; absolute.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for place in (folder, folder / "checkpoints"):
+        pointer = place / "latest"
+        found = place / pointer.read_text().strip() if pointer.is_file() else place
+        if (found / "trainer" / "files.json").is_file():
+            return found.absolute()
+    why = "holds no checkpoint of a run" if folder.is_dir() else "there is no such folder"
+    raise ConfigError([Problem("load", str(folder), "", why, "Pass a run folder, or one such as RUN/checkpoints/rollout-000119")])

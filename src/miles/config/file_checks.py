@@ -1,7 +1,7 @@
 """What the options point to: folders, prompt files, the model's limits and the machine; asked by the resolver only."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from miles.config.derived import (
     engine_of,
     router_policy_of,
 )
-from miles.config.facts import Facts, first_line, read_model_config, read_vocab_size
+from miles.config.facts import Facts, checkpoint_in, first_line, read_model_config, read_vocab_size
+from miles.config.hub import how_to_get, is_hub_name
+from miles.config.model_checks import chat_template, vocabulary
 from miles.config.registry import option_table
 from miles.config.view import View
 from miles.errors import ConfigError, Problem
@@ -27,7 +29,7 @@ def checkpoint_folder(view: View) -> Iterator[Problem]:
     folder: Path = view["hf_checkpoint"]
     if not folder.exists():
         remedy = "Correct the path, or download the model first and pass its folder as --hf-checkpoint"
-        yield view.problem("hf_checkpoint", "there is no such folder", remedy)
+        yield view.problem("hf_checkpoint", "there is no such folder", _download(view, "hf_checkpoint") or remedy)
     elif not (folder / "config.json").is_file():
         yield view.problem("hf_checkpoint", "is no HF model folder: it has no config.json", "Pass a folder with config.json")
     else:
@@ -35,6 +37,12 @@ def checkpoint_folder(view: View) -> Iterator[Problem]:
             read_model_config(folder)
         except ConfigError as error:
             yield view.problem("hf_checkpoint", error.problems[0].why, error.problems[0].remedy)
+
+
+def _download(view: View, name: str) -> str:
+    """What to do about a model's name on the hub that is in no cache; empty for anything else."""
+    text = view.texts.get(name, "")
+    return how_to_get(text) if is_hub_name(text) and not view[name].exists() else ""
 
 
 def second_model(name: str) -> Find:
@@ -47,7 +55,8 @@ def second_model(name: str) -> Find:
         flag = option_table()[name].flag
         if not (folder / "config.json").is_file():
             why = "is no HF model folder: it has no config.json" if folder.exists() else "there is no such folder"
-            yield view.problem(name, why, f"Pass a folder with config.json, or leave {flag} out for --hf-checkpoint itself")
+            remedy = f"Pass a folder with config.json, or leave {flag} out for --hf-checkpoint itself"
+            yield view.problem(name, why, _download(view, name) or remedy)
             return
         try:
             own, other = (read_vocab_size(path) for path in (view["hf_checkpoint"], folder))
@@ -59,6 +68,16 @@ def second_model(name: str) -> Find:
             yield view.problem(name, why, f"Give {flag} a model with the policy's tokenizer")
 
     return find
+
+
+def loaded_checkpoint(view: View) -> Iterator[Problem]:
+    """What a run begins with is a checkpoint."""
+    if view["load"] is None:
+        return
+    try:
+        checkpoint_in(view["load"])
+    except ConfigError as error:
+        yield view.problem("load", error.problems[0].why, error.problems[0].remedy)
 
 
 def prompt_file(view: View) -> Iterator[Problem]:
@@ -101,11 +120,17 @@ def _parsed(line: bytes) -> Any:
         return None
 
 
+def keys_of(found: tuple[int, bytes] | None) -> Mapping[str, Any]:
+    """What a line of a data file holds, by key; it is known to be an object."""
+    keys: Mapping[str, Any] = _parsed(found[1]) if found else {}
+    return keys
+
+
 def prompt_key(view: View) -> Iterator[Problem]:
     """The first prompt has the key that prompts are read from."""
     found = first_line(view["prompt_data"])
-    keys = _parsed(found[1]) if found else {}
-    if view["input_key"] not in keys:
+    keys = keys_of(found)
+    if "rollout_batch_size" in view and view["input_key"] not in keys:
         why = f"is no key of line {found[0] if found else 1} of {view['prompt_data'].name}, which has {', '.join(keys) or 'none'}"
         yield view.problem("input_key", why, "Give --input-key the key of the prompts")
 
@@ -124,6 +149,9 @@ def no_file_at(name: str) -> Find:
 ENGINE_COUNT = ("rollout_num_gpus", "rollout_num_gpus_per_engine")
 FILE_CHECKS = (
     Check(checkpoint_folder, ("hf_checkpoint",)),
+    Check(vocabulary, ("hf_checkpoint",)),
+    Check(chat_template, ("apply_chat_template", "hf_checkpoint")),
+    Check(loaded_checkpoint, ("load",)),
     Check(second_model("ref_load"), ("ref_load", "hf_checkpoint")),
     Check(second_model("critic_load"), ("critic_load", "hf_checkpoint")),
     Check(prompt_file, ("prompt_data",)),

@@ -1,6 +1,6 @@
 """Configuration files and presets: flat option names, and tables that count only for one command or variant.
 
-lr = 1e-5                                both commands
+lr = 1e-5                                every command
 [train-async]                            only `miles train-async`
 [train-async.fully-async]                only `miles train-async --fully-async`
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from miles.config.commands import COMMANDS
+from miles.config.commands import COMMANDS, WITH_ROLLOUTS
 from miles.config.old_names import old_name_words
 from miles.config.options.base import OptionSet
 from miles.config.reading import MASK, shown, shown_unknown
@@ -137,11 +137,12 @@ def _holds_secret(line: str) -> bool:
 def home_table(option: Option) -> str:
     """The most general table an option may stand in (``train-async``); empty for the top of the file."""
     homes = []
-    for command in option.commands:
+    commands = [command for command in option.commands if command in WITH_ROLLOUTS]
+    for command in commands or option.commands:
         first = next(owner for owner in option.owners if owner.command == command)
         selector = selector_of(first.option_set)
         homes.append(command if selector in (None, option.name) else f"{command}.{_table_name(selector)}")
-    return "" if len(homes) == len(COMMANDS) else homes[0]
+    return "" if len(homes) == len(WITH_ROLLOUTS) else homes[0]
 
 
 def _where_else(option: Option, table: tuple[str, ...]) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from miles.config.commands import COMMANDS
 from miles.config.environment import read_environment
 from miles.config.files import TomlFile, read_toml, unknown_words
 from miles.config.options.base import OptionSet
 from miles.config.presets import preset_file, preset_names
 from miles.config.reading import UnreadableError, read_value, shown, shown_unknown
-from miles.config.registry import SECTIONS, find_option, option_table, selector_of, variants_of
+from miles.config.registry import find_option, option_table, selector_of, variants_of
 from miles.config.sources import FileSource, FlagValue, Given, Origin, OriginKind, Sources
 from miles.errors import ConfigError, Problem
 
@@ -86,7 +87,7 @@ def choose_variants(command: str, chains: Mapping[str, Chain]) -> tuple[dict[str
     """The option set of every section: the one whose switch is on, else the default."""
     chosen: dict[str, type[OptionSet]] = {}
     problems: list[Problem] = []
-    for section in SECTIONS:
+    for section in COMMANDS[command].model_fields:
         default, *others = variants_of(command, section)
         chosen[section] = default
         for other in others:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from miles.config.derived import Derived
 from miles.config.facts import read_model_config
@@ -46,7 +47,7 @@ class Memory:
                 yield f"  {part} {spell_bytes(size)}: {self.rules[part]}"
 
 
-def estimate(resolution: Resolution) -> Memory | None:
+def estimate(resolution: Resolution[Any]) -> Memory | None:
     """The memory of a configuration; None where the model's ``config.json`` does not tell its size."""
     config, derived = resolution.config, resolution.derived
     size = model_size(read_model_config(config.model.hf_checkpoint))
@@ -55,10 +56,13 @@ def estimate(resolution: Resolution) -> Memory | None:
     number = BYTES[config.model.dtype]
     tokens = derived.max_tokens_per_gpu or (derived.micro_batch_size or 1) * derived.max_context_len
     checkpointed = config.model.gradient_checkpointing
+    rank = config.lora.lora_rank
+    adapters = 0 if rank is None else size.adapter_parameters(rank, config.lora.lora_targets)
+    moving = size.parameters if rank is None else adapters
     trained = {
-        "weights": MASTER_BYTES * size.parameters // derived.num_ranks,
-        "gradients": MASTER_BYTES * size.parameters // derived.num_ranks,
-        "optimiser": ADAM_BYTES * size.parameters // derived.num_ranks,
+        "weights": MASTER_BYTES * (size.parameters + adapters) // derived.num_ranks,
+        "gradients": MASTER_BYTES * moving // derived.num_ranks,
+        "optimiser": ADAM_BYTES * moving // derived.num_ranks,
     }
     offloaded = config.optimizer.optimizer_cpu_offload
     policy = ({} if offloaded else trained) | {
@@ -68,15 +72,18 @@ def estimate(resolution: Resolution) -> Memory | None:
     host = trained if offloaded else {}
     if has_reference(resolution):
         (host if offloaded else policy)["reference"] = REFERENCE_BYTES * size.parameters // derived.num_ranks
-    if config.algorithm.advantage_estimator == "ppo":
+    if derived.schedule != "sft" and config.algorithm.advantage_estimator == "ppo":
         (host if offloaded else policy)["critic"] = (2 * MASTER_BYTES + ADAM_BYTES) * size.parameters // derived.num_ranks
     return Memory(size.parameters, policy, _engine(resolution, size, number), host, _rules(resolution, tokens))
 
 
-def has_reference(resolution: Resolution) -> bool:
-    """Whether a KL term keeps a second model."""
-    algorithm = resolution.config.algorithm
-    return algorithm.use_kl_loss or algorithm.kl_coef > 0
+def has_reference(resolution: Resolution[Any]) -> bool:
+    """Whether a KL term keeps a second model; a policy with adapters is its own reference."""
+    if resolution.derived.schedule == "sft":
+        return False
+    config = resolution.config
+    own = config.lora.lora_rank is not None and config.model.ref_load is None
+    return (config.algorithm.use_kl_loss or config.algorithm.kl_coef > 0) and not own
 
 
 def _kept(size: ModelSize, *, checkpointed: bool) -> int:
@@ -86,32 +93,40 @@ def _kept(size: ModelSize, *, checkpointed: bool) -> int:
     return size.layers * size.kept_values_per_token
 
 
-def _engine(resolution: Resolution, size: ModelSize, number: int) -> dict[str, int]:
-    derived, devices = resolution.derived, resolution.config.placement.rollout_num_gpus_per_engine
+def _engine(resolution: Resolution[Any], size: ModelSize, number: int) -> dict[str, int]:
+    derived = resolution.derived
     if not derived.num_engines:
         return {}
+    devices = resolution.config.placement.rollout_num_gpus_per_engine
     slots = resolution.config.engine.engine_max_running_requests if derived.engine == "embedded" else 1
     cache = number * size.cache_values_per_token * derived.max_context_len * slots
     return {"engine weights": number * size.parameters // devices, "KV cache": cache // devices}
 
 
-def _rules(resolution: Resolution, tokens: int) -> dict[str, str]:
+def _rules(resolution: Resolution[Any], tokens: int) -> dict[str, str]:
     derived, model = resolution.derived, resolution.config.model
+    trained = "" if resolution.config.lora.lora_rank is None else " of the adapters"
     split = f", over {derived.num_ranks} ranks" if derived.num_ranks > 1 else ""
-    devices = resolution.config.placement.rollout_num_gpus_per_engine
-    over = f", over {devices} GPUs" if devices > 1 else ""
     kept = "inputs of all layers and one layer in full" if model.gradient_checkpointing else "all layers"
     chunk = resolution.config.optimizer.vocab_chunk_size
     return {
         "weights": f"4 bytes each{split}",
-        "gradients": f"4 bytes each{split}",
-        "optimiser": f"AdamW, 8 bytes each{split}",
+        "gradients": f"4 bytes each{trained}{split}",
+        "optimiser": f"AdamW, 8 bytes each{trained}{split}",
         "activations": f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores",
         "logits": f"{tokens} tokens × {chunk or 'vocabulary'} × 8 bytes, if every token is trained",
         "reference": f"4 bytes each{split}",
         "critic": f"weights, gradients and AdamW of a model of this size, 16 bytes each{split}",
-        "engine weights": f"{BYTES[model.dtype]} bytes each{over}",
-        "KV cache": _cache_rule(resolution, derived) + over,
+        **(_engine_rules(resolution) if derived.num_engines else {}),
+    }
+
+
+def _engine_rules(resolution: Resolution) -> dict[str, str]:
+    devices = resolution.config.placement.rollout_num_gpus_per_engine
+    over = f", over {devices} GPUs" if devices > 1 else ""
+    return {
+        "engine weights": f"{BYTES[resolution.config.model.dtype]} bytes each{over}",
+        "KV cache": _cache_rule(resolution, resolution.derived) + over,
     }
 
 

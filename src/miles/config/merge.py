@@ -14,7 +14,7 @@ from miles.config.layers import Chain, Layers
 from miles.config.options.base import OptionSet
 from miles.config.presets import preset_needs
 from miles.config.reading import UnreadableError, read_value, shown, shown_given
-from miles.config.registry import REQUIRED, SECTIONS, option_table
+from miles.config.registry import REQUIRED, option_table
 from miles.config.sources import OriginKind
 from miles.config.view import View, counts
 from miles.config.wording import refusal_words
@@ -43,8 +43,8 @@ def merge(layers: Layers, chains: Mapping[str, Chain]) -> Merged:
     """Read the value that counts of every option of the chosen variants."""
     values: dict[str, Any] = {}
     problems: list[Problem] = []
-    for section in SECTIONS:
-        for name, info in layers.variants[section].model_fields.items():
+    for option_set in layers.variants.values():
+        for name, info in option_set.model_fields.items():
             values[name] = info.default
             if name not in chains:
                 continue

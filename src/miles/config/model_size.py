@@ -3,13 +3,16 @@
 Counts every parameter of Llama, Qwen2, Qwen3 and Qwen3-MoE models as transformers builds them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 NEEDED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 BIASED = frozenset({"qwen2"})  # query, key and value have biases whatever the file says
 NORMED = frozenset({"qwen3", "qwen3_moe"})  # queries and keys are normed by head
+
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,16 @@ class ModelSize:
         keys and values, and gate, up, activated gate and their product in the MLP; attention keeps no scores.
         """
         return 6 * self.hidden + 2 * self.queries + 2 * self.keys + 4 * self.mlp_width
+
+    def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
+        """Parameters of LoRA adapters: rank × (in + out) of every layer that has one; ``targets`` empty means all.
+
+        Of a mixture of experts the experts have none, so that this is an upper limit.
+        """
+        hidden, mlp = self.hidden, self.mlp_width
+        sizes = (hidden + self.queries, hidden + self.keys, hidden + self.keys, self.queries + hidden, *3 * [hidden + mlp])
+        adapted = [size for name, size in zip(PROJECTIONS, sizes, strict=True) if not targets or name in targets]
+        return self.layers * rank * sum(adapted)
 
 
 def model_size(config: Mapping[str, Any]) -> ModelSize | None:

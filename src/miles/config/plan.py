@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from miles.config.commands import SftConfig
 from miles.config.fit import Fit, Machine, fits_of, warnings_of_fit
 from miles.config.memory import Memory, estimate
 from miles.config.options.placement import Colocated
@@ -15,7 +16,7 @@ from miles.config.options.rollout import FullyAsync
 from miles.config.resolution import Resolution
 from miles.config.seating import Seat, map_lines, seats_of
 from miles.config.user_code import UserCode, check_user_code
-from miles.config.work import Work, point_lines, work_lines, work_of
+from miles.config.work import Work, point_lines, points, spell_points, work_lines, work_of
 
 Lines = tuple[str, ...]
 WAYS = {
@@ -146,9 +147,62 @@ def _schedule(resolution: Resolution) -> Iterator[str]:
         yield f"{steps} optimiser steps on each rollout: the last one is {steps - 1} updates away from the first"
 
 
-def _writes(resolution: Resolution) -> Iterator[str]:
+def _writes(resolution: Resolution[Any]) -> Iterator[str]:
     config = resolution.config
     folder = config.run.run_dir
     yield f"run folder: {folder or 'a new one under runs'}" + (", resumed if it holds a run" if folder else "")
     yield "in it: config.toml, config.json, metrics.jsonl, trace.json, last_start.json, logs"
     yield f"checkpoints: {config.model.save or 'checkpoints in the run folder'}"
+
+
+@dataclass(frozen=True, slots=True)
+class SftPlan:
+    """What ``miles sft`` would do."""
+
+    ranks: tuple[str, ...]
+    work: Lines
+    memory: Memory | None
+    writes: Lines
+
+    def lines(self) -> Lines:
+        """The plan as plain text."""
+        parts = {
+            "placement": self.ranks,
+            "work": self.work,
+            "memory": tuple(self.memory.lines()) if self.memory else (NO_ESTIMATE,),
+            "written": self.writes,
+        }
+        return tuple(text for heading, lines in parts.items() for text in (heading, *(f"  {line}" for line in lines)))
+
+    def data(self) -> dict[str, Any]:
+        """The plan for programs."""
+        return asdict(self)
+
+
+def make_sft_plan(resolution: Resolution[SftConfig]) -> SftPlan:
+    """The plan of a configuration of ``miles sft``."""
+    derived, evaluation = resolution.derived, resolution.config.evaluation
+    seats = [Seat(f"rank {rank}", *_place(rank, resolution)) for rank in range(derived.num_ranks)]
+    first = () if evaluation.skip_eval_before_train else (0,)
+    evaluations = (*first, *points(evaluation.eval_interval, derived.num_rollout))
+    names = ", ".join(name for name, _ in evaluation.eval_prompt_data)
+    measured = f"measures the loss on {names} {spell_points(evaluations)}" if names else "no evaluation: no --eval-prompt-data"
+    passes = derived.num_rollout * derived.global_batch_size / derived.num_prompts
+    return SftPlan(
+        ranks=tuple(map_lines(seats)),
+        work=(
+            f"{derived.num_rollout} optimiser steps of {derived.global_batch_size} examples: {passes:.3g} passes over "
+            f"{derived.num_prompts}",
+            f"examples of up to {derived.max_context_len} tokens",
+            measured,
+            f"saves a checkpoint {spell_points(tuple(points(resolution.config.model.save_interval, derived.num_rollout)))}",
+        ),
+        memory=estimate(resolution),
+        writes=tuple(_writes(resolution)),
+    )
+
+
+def _place(rank: int, resolution: Resolution[SftConfig]) -> tuple[int, tuple[int, ...]]:
+    """Node and devices of a rank."""
+    size = resolution.config.placement.actor_num_gpus_per_node
+    return (0, ()) if resolution.derived.device == "cpu" else (rank // size, (rank % size,))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from miles.config.hub import NAMED, cached_model, is_hub_name
 from miles.config.registry import Option, find_option, nearest_option, option_name
 
 UNSET = "none"
@@ -123,6 +124,8 @@ def _read_path(option: Option, raw: str | Path, folder: Path) -> Path:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableError(f"is no path that can be looked up: {reason}", f"Give {option.flag} another path") from error
+    if option.name in NAMED and not path.exists() and is_hub_name(str(raw)):
+        return cached_model(str(raw)) or path
     return path
 
 

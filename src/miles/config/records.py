@@ -43,7 +43,7 @@ def to_data(command: str, derived: Derived | None, rows: Sequence[Row], warnings
     }
 
 
-def record_text(resolution: Resolution) -> str:
+def record_text(resolution: Resolution[Any]) -> str:
     """The text of a run folder's ``config.json``."""
     data = to_data(resolution.command, resolution.derived, resolution.rows, resolution.warnings)
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

@@ -20,7 +20,7 @@ from miles.config.shapes import Shape, shape_of
 REQUIRED: Any = PydanticUndefined
 VARIABLE_PREFIX = "MILES_"
 SECTIONS = (
-    "model", "data", "sampling", "reward", "rollout", "algorithm",
+    "model", "lora", "data", "sampling", "reward", "rollout", "algorithm",
     "critic", "optimizer", "placement", "cluster", "engine", "evaluation", "run",
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of one or both commands.
+    """One option of one or more commands.
 
     section: field of the root that holds it (``rollout``).
     default: ``REQUIRED`` where there is none; that of the first owner where owners differ; False for a switch that
@@ -108,7 +108,9 @@ class Option:
 
 @cache
 def variants_of(command: str, section: str) -> tuple[type[OptionSet], ...]:
-    """The option sets that a command's section may hold, the default first."""
+    """The option sets that a command's section may hold, the default first; none where it has no such section."""
+    if section not in COMMANDS[command].model_fields:
+        return ()
     info = COMMANDS[command].model_fields[section]
     members = get_args(info.annotation) or (info.annotation,)
     default = info.default_factory
@@ -132,7 +134,7 @@ def options_of(command: str) -> tuple[Option, ...]:
 
 @cache
 def all_options() -> tuple[Option, ...]:
-    """The options of both commands, each once, panel by panel."""
+    """The options of all commands, each once, panel by panel."""
     return _collect(tuple(COMMANDS))
 
 

@@ -1,14 +1,17 @@
 """What resolving gives: the configuration, what follows from it, and a row for every value with where it came from."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
-from miles.config.commands import AnyConfig
+from typing_extensions import TypeVar
+
+from miles.config.commands import AnyConfig, SftConfig
 from miles.config.derived import Derived
 from miles.config.sources import Origin
 from miles.errors import Problem
 
 CHAIN_SEPARATOR = " · "
+Config = TypeVar("Config", default=AnyConfig)
 
 
 class OriginOf(NamedTuple):
@@ -49,11 +52,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
-    """A configuration that can be run."""
+class Resolution(Generic[Config]):
+    """A configuration that can be run; of a command with rollouts unless said otherwise."""
 
     command: str
-    config: AnyConfig
+    config: Config
     derived: Derived
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]
@@ -68,7 +71,7 @@ class Examination:
     """
 
     command: str
-    config: AnyConfig | None
+    config: AnyConfig | SftConfig | None
     derived: Derived | None
     rows: tuple[Row, ...]
     warnings: tuple[str, ...]

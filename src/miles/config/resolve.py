@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from miles.config.checks import ARGUMENT_CHECKS, CHECKS, Check, run_checks, warnings_of
-from miles.config.commands import COMMANDS, AnyConfig
+from miles.config.commands import COMMANDS, AnyConfig, SftConfig
 from miles.config.derived import derive
 from miles.config.effects import effect_problems
 from miles.config.facts import Facts, read_facts
@@ -18,6 +18,7 @@ from miles.config.registry import options_of
 from miles.config.resolution import Examination, Resolution
 from miles.config.rows import make_rows
 from miles.config.rules import fit
+from miles.config.sft import SFT, SFT_CHECKS, derive_sft, sft_checks_with
 from miles.config.sources import Sources
 from miles.errors import ConfigError, Problem
 
@@ -31,9 +32,23 @@ def resolve(command: str, sources: Sources, *, code_too: bool = False) -> Resolu
         ConfigError: with every problem found, in the order of the options.
     """
     found = examine(command, sources, code_too=code_too)
+    if isinstance(found.config, SftConfig):
+        raise TypeError("miles sft is resolved by resolve_sft")
     if found.problems or found.config is None or found.derived is None:
         raise ConfigError(list(found.problems))
     return Resolution(command, found.config, found.derived, found.rows, found.warnings)
+
+
+def resolve_sft(sources: Sources) -> Resolution[SftConfig]:
+    """The configuration of ``miles sft``.
+
+    Raises:
+        ConfigError: with every problem found, in the order of the options.
+    """
+    found = examine(SFT, sources)
+    if not isinstance(found.config, SftConfig) or found.derived is None:
+        raise ConfigError(list(found.problems))
+    return Resolution(SFT, found.config, found.derived, found.rows, found.warnings)
 
 
 def examine(command: str, sources: Sources, *, paths_too: bool = True, code_too: bool = False) -> Examination:
@@ -56,11 +71,11 @@ def examine(command: str, sources: Sources, *, paths_too: bool = True, code_too:
     if code_too:
         problems += _code_problems(merged, problems)
 
-    config: AnyConfig | None = None
+    config: AnyConfig | SftConfig | None = None
     derived = None
     if not problems and facts is not None:
         config = COMMANDS[command].model_validate(sections)
-        derived = derive(config, facts)
+        derived = derive_sft(config, facts) if isinstance(config, SftConfig) else derive(config, facts)
     rows = make_rows(merged.view, fitting.chains, merged.notes, derived)
     warnings = [*layers.warnings, *fitting.warnings]
     if not problems:
@@ -81,7 +96,7 @@ def _check(
 
     run(ARGUMENT_CHECKS)
     found += effect_problems(merged.without({problem.option for problem in found}).view)
-    run(CHECKS)
+    run((*CHECKS, *SFT_CHECKS) if merged.view.command == SFT else CHECKS)
     if not paths_too:
         return found, None
     run(FILE_CHECKS)
@@ -91,7 +106,7 @@ def _check(
     facts = read_facts(view["hf_checkpoint"], view["prompt_data"], sources.environ)
     if sources.gpu_memory_gib is not None:
         facts = replace(facts, has_cuda=True, has_sglang=True, has_router=True)
-    run(checks_with(facts))
+    run((*checks_with(facts), *sft_checks_with(facts)) if merged.view.command == SFT else checks_with(facts))
     return found, facts
 
 

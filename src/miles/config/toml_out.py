@@ -21,7 +21,7 @@ NOT_WRITTEN = ("run_dir", "accept_changes")
 _OPTION_LINE = re.compile(r"(?:# )?([a-z][a-z0-9_]*) (?:=|is not|has no) ")
 
 
-def config_toml(resolution: Resolution) -> str:
+def config_toml(resolution: Resolution[Any]) -> str:
     """The text of a ``config.toml`` from which the configuration resolves again."""
     view = view_of(resolution.command, resolution.config)
     rows = {row.option: row for row in resolution.rows}
@@ -45,12 +45,12 @@ def lines_about(text: str, names: Collection[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", joined)
 
 
-def _header(resolution: Resolution) -> Iterator[str]:
+def _header(resolution: Resolution[Any]) -> Iterator[str]:
     yield f"# A run of `miles {resolution.command}`; the same again:"
     yield f"#     miles {resolution.command} --config config.toml"
 
 
-def _table_of(option: Option, resolution: Resolution) -> str:
+def _table_of(option: Option, resolution: Resolution[Any]) -> str:
     """Where an option stands: at the top if both commands mean the same by it, else where only its owner reads it."""
     known = option_table()[option.name]
     home = home_table(known)
@@ -96,7 +96,7 @@ def toml_literal(value: Any) -> str:
     return short_exponent(text) if isinstance(value, float) else text
 
 
-def _derived_comments(resolution: Resolution) -> Iterator[str]:
+def _derived_comments(resolution: Resolution[Any]) -> Iterator[str]:
     yield "# Derived from these:"
     for row in resolution.rows:
         if row.section == "derived":

@@ -9,7 +9,7 @@ from typing import Any
 
 from miles.config.options.base import OptionSet
 from miles.config.reading import shown
-from miles.config.registry import SECTIONS, option_table, selector_of
+from miles.config.registry import option_table, selector_of
 from miles.errors import Problem
 
 GIVEN = "given"
@@ -64,7 +64,7 @@ class View:
 
 def view_of(command: str, config: OptionSet) -> View:
     """The view of a configuration built in Python."""
-    sections: dict[str, OptionSet] = {section: getattr(config, section) for section in SECTIONS}
+    sections: dict[str, OptionSet] = {section: getattr(config, section) for section in type(config).model_fields}
     return View(
         command,
         {section: type(options) for section, options in sections.items()},

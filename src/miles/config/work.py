@@ -79,8 +79,13 @@ def point_lines(resolution: Resolution, work: Work) -> Iterator[str]:
         yield "no evaluation: there is no --eval-prompt-data"
     else:
         names = ", ".join(name for name, _ in data_sets)
-        yield f"evaluates {names} {_times(work.evaluations)}: {_listed(work.evaluations)}"
-    yield f"saves a checkpoint {_times(work.saves)}: {_listed(work.saves)}"
+        yield f"evaluates {names} {spell_points(work.evaluations)}"
+    yield f"saves a checkpoint {spell_points(work.saves)}"
+
+
+def spell_points(points: Sequence[int]) -> str:
+    """``4 times: before the first rollout, after 50, 100, 150``."""
+    return f"{_times(points)}: {_listed(points)}"
 
 
 def _times(points: Sequence[int]) -> str:

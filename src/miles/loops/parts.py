@@ -50,6 +50,10 @@ class Saver(Protocol):
         """Everything a resume needs; ``weights_published``: the policy's weights are those of ``weight_version``."""
         ...
 
+    async def settle(self) -> None:
+        """Return when nothing is being written any more; raises what went wrong."""
+        ...
+
 
 class Journal(Protocol):
     """Where a run's rows go: the file and whoever watches."""

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import ray
 
@@ -47,16 +46,36 @@ async def processes(
     Raises:
         EngineError, PolicyError: one of them did not start; with its last words.
     """
-    actors: list[Any] = []
+    async with (
+        policy_ranks(config, derived, cluster, logs) as policy,
+        beside_engines(policy, config, derived, cluster, logs, say) as running,
+    ):
+        yield running
+
+
+@asynccontextmanager
+async def policy_ranks(config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path) -> AsyncIterator[PolicyClient]:
+    """The policy's processes, begun to start; none is left when the context ends."""
+    seats = [cluster.options(rank) for rank in range(derived.num_ranks)]
+    policy = start_policy(config, derived, seats, logs.parent / "failed")
+    try:
+        for rank, actor in enumerate(policy.actors):
+            log_output(actor, logs / f"rank-{rank}.log")
+        yield policy
+    finally:
+        for actor in policy.actors:
+            ray.kill(actor)
+
+
+@asynccontextmanager
+async def beside_engines(
+    policy: PolicyClient, config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path, say: Callable[[str], None]
+) -> AsyncIterator[Processes]:
+    """Engines and router, started while the policy starts; none is left when the context ends."""
     deaths: list[asyncio.Task[None]] = []
     others: list[asyncio.Task[None]] = []
     starter, routers = EngineStarter(config, derived, cluster, logs), RouterStarter(config, derived, logs)
     try:
-        seats = [cluster.options(rank) for rank in range(derived.num_ranks)]
-        policy = start_policy(config, derived, seats, logs.parent / "failed")
-        actors += policy.actors
-        for rank, actor in enumerate(policy.actors):
-            log_output(actor, logs / f"rank-{rank}.log")
         await give_up_devices(config, policy, starter)
         router = asyncio.create_task(routers.start()) if derived.has_router else None
         try:
@@ -85,8 +104,6 @@ async def processes(
     finally:
         await routers.end()
         await starter.end()
-        for actor in actors:
-            ray.kill(actor)
 
 
 async def give_up_devices(config: AnyConfig, policy: PolicyClient, starter: EngineStarter) -> None:

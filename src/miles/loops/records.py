@@ -1,10 +1,12 @@
 """What a loop writes: rows for whoever watches, checkpoints for whoever resumes."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from miles.errors import MilesError
 from miles.rollout.group_file import write_groups
 from miles.tracking.metrics_file import MetricsFile, evals_in
 from miles.tracking.reporter import Reporter
@@ -53,19 +55,73 @@ class RunJournal:
         self.reporter.progress(row, rollouts_done, self.total)
 
 
-@dataclass(frozen=True, slots=True)
+class SavedPolicy(Protocol):
+    """A policy that can be written down, at once or while it is trained."""
+
+    async def save(self, folder: Path) -> None:
+        """Write a checkpoint, aside first and then renamed."""
+        ...
+
+    async def begin_save(self, folder: Path) -> None:
+        """Copy what a checkpoint holds, to be written while training goes on."""
+        ...
+
+    async def finish_save(self) -> None:
+        """Return when the checkpoint begun last is written."""
+        ...
+
+
+@dataclass(slots=True)
 class CheckpointSaver:
-    """Policy, ledger and finished groups of one moment; ``latest`` moves only when all are on disk."""
+    """Policy, ledger and finished groups of one moment; ``latest`` moves only when all are on disk.
+
+    say: tells the user of a checkpoint that could not be written in the background; the next ``save`` raises it.
+    in_background: ``save`` returns once the moment is copied; the one before is waited for first.
+    """
 
     folder: RunFolder
     policy: SavedPolicy
     ledger: SnapshotLedger
+    say: Callable[[str], None]
+    in_background: bool = False
+    _writing: "asyncio.Task[None] | None" = None
 
     async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
-        """Write ``checkpoints/rollout-N`` and point ``latest`` at it; production may go on meanwhile."""
+        """Write ``checkpoints/rollout-N`` and point ``latest`` at it; production may go on meanwhile.
+
+        Raises:
+            CheckpointError: it cannot be written, or the one before could not.
+        """
         checkpoint = self.folder.checkpoint_for(rollouts_done - 1)
-        await self.policy.save(checkpoint)
+        await self.settle()
+        await (self.policy.begin_save(checkpoint) if self.in_background else self.policy.save(checkpoint))
         snapshot, groups = self.ledger.snapshot(), self.ledger.finished()  # of the same moment: nothing is awaited between
+        state = RunState(rollouts_done, weight_version, snapshot, weights_published)
+        if self.in_background:
+            self._writing = asyncio.create_task(self._finish(checkpoint, state, groups), name=f"write {checkpoint.name}")
+        else:
+            await self._complete(checkpoint, state, groups)
+
+    async def settle(self) -> None:
+        """Wait for the checkpoint that is being written.
+
+        Raises:
+            CheckpointError: it could not be.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
+
+    async def _finish(self, checkpoint: Path, state: RunState, groups: Sequence[Group]) -> None:
+        try:
+            await self.policy.finish_save()
+            await self._complete(checkpoint, state, groups)
+        except (MilesError, OSError) as error:
+            self.say(str(error))
+            raise
+
+    async def _complete(self, checkpoint: Path, state: RunState, groups: Sequence[Group]) -> None:
+        """The parts beside the policy's, then the pointer."""
         digest = await asyncio.to_thread(write_groups, checkpoint / GROUPS_FILE, groups)
-        write_state(checkpoint, RunState(rollouts_done, weight_version, snapshot, weights_published, digest))
+        write_state(checkpoint, replace(state, groups_digest=digest))
         self.folder.point_latest_at(checkpoint)

@@ -41,6 +41,16 @@ def refuse_what_a_start_would(resolution: Resolution) -> None:
         ConfigError: the folder for checkpoints holds those of another run.
     """
     refuse_lines(resolution)
+    refuse_folder(resolution)
+
+
+def refuse_folder(resolution: Resolution[Any]) -> None:
+    """Look at the run folder.
+
+    Raises:
+        MachineError: another process works in it.
+        ConfigError: the folder for checkpoints holds those of another run.
+    """
     path, save = resolution.config.run.run_dir, resolution.config.model.save
     folder = RunFolder((path or NEW_RUN).absolute(), (save or (path or NEW_RUN) / "checkpoints").absolute())
     start = read_last_start(folder.path)

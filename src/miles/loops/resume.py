@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from miles.config.changes import Change, compare_with_recorded
 from miles.config.records import RECORD_FILE, record_text
@@ -35,7 +36,7 @@ class Start:
     lost: tuple[str, ...] = ()
 
 
-def find_start(folder: RunFolder, resolution: Resolution) -> Start:
+def find_start(folder: RunFolder, resolution: Resolution[Any]) -> Start:
     """What the folder says; refuses what cannot be resumed, changes nothing.
 
     Raises:
@@ -107,7 +108,7 @@ def recorded_text(folder: RunFolder) -> str:
     return text
 
 
-def look_ahead(resolution: Resolution) -> tuple[str, ...]:
+def look_ahead(resolution: Resolution[Any]) -> tuple[str, ...]:
     """What a start in the run folder would do, in lines; empty where it would begin anew. Writes nothing.
 
     Raises:
@@ -125,7 +126,7 @@ def look_ahead(resolution: Resolution) -> tuple[str, ...]:
     return (f"resumes after rollout {start.state.rollouts_done - 1} from {start.checkpoint.name}", *changes)
 
 
-def record_start(folder: RunFolder, resolution: Resolution, start: Start) -> int:
+def record_start(folder: RunFolder, resolution: Resolution[Any], start: Start) -> int:
     """Write config.toml and config.json, and move rows after the checkpoint aside; returns how many rows moved."""
     (folder.path / CONFIG_FILE).write_text(config_toml(resolution))
     (folder.path / RECORD_FILE).write_text(record_text(resolution))

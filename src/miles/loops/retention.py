@@ -32,7 +32,7 @@ class RetainingSaver:
     """Saves by another saver, then removes what a later save has made superfluous.
 
     metric: key of an evaluation's row (``eval/reverse``) whose best checkpoint stays, too; a checkpoint has a score only if
-    its own weights were evaluated.
+    its own weights were evaluated. sign: −1 where the lowest is the best.
     """
 
     saver: Saver
@@ -40,6 +40,7 @@ class RetainingSaver:
     journal: RunJournal
     keep: int
     metric: str | None
+    sign: int = 1
 
     async def save(self, rollouts_done: int, weight_version: int, **more: Any) -> None:
         """Save, remember the score, remove.
@@ -48,9 +49,20 @@ class RetainingSaver:
             CheckpointError: as the saver, or an old checkpoint cannot be removed.
         """
         await self.saver.save(rollouts_done, weight_version, **more)
+        self._remove(self._scores(self.folder.checkpoint_for(rollouts_done - 1).name, weight_version))
+
+    async def settle(self) -> None:
+        """Wait for the checkpoint that is being written; then others may have to go.
+
+        Raises:
+            CheckpointError: as the saver, or an old checkpoint cannot be removed.
+        """
+        await self.saver.settle()
+        self._remove(self._known_scores())
+
+    def _remove(self, scores: Mapping[str, float]) -> None:
         names = sorted(path.name for path in self.folder.checkpoints.glob("rollout-*"))
         try:
-            scores = self._scores(self.folder.checkpoint_for(rollouts_done - 1).name, weight_version)
             for name in superseded(names, scores, self.keep):
                 shutil.rmtree(self.folder.checkpoints / name)
         except OSError as error:
@@ -61,10 +73,17 @@ class RetainingSaver:
 
     def _scores(self, name: str, weight_version: int) -> dict[str, float]:
         """Scores of all checkpoints, that of ``name`` added where its weights are those evaluated last."""
-        path: Path = self.folder.checkpoints / SCORES_FILE
-        scores: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        scores = self._known_scores()
         row = self.journal.last_eval_row
         if self.metric is not None and self.metric in row and row.get("eval/weight_version") == weight_version:
-            scores[name] = row[self.metric]
-            path.write_text(json.dumps(scores))
+            scores[name] = self.sign * row[self.metric]
+            self._file.write_text(json.dumps(scores))
         return scores
+
+    @property
+    def _file(self) -> Path:
+        return self.folder.checkpoints / SCORES_FILE
+
+    def _known_scores(self) -> dict[str, float]:
+        """Scores written so far."""
+        return json.loads(self._file.read_text()) if self._file.exists() else {}

@@ -136,6 +136,11 @@ class Run:
         self.saved_after = self.rollouts_done
         self._step_began = self._idle_since = self._clock.now()
 
+    async def settle(self) -> None:
+        """Wait for a checkpoint that is still being written."""
+        async with self._patience.while_waiting("the last checkpoint to be written"):
+            await self._parts.saver.settle()
+
     @asynccontextmanager
     async def _production_paused(self) -> AsyncIterator[None]:
         await self._parts.rollout.pause()

@@ -74,3 +74,4 @@ async def run_schedule(run: Run, schedule: Schedule) -> None:
     await run.evaluate_if_due()
     await LOOPS[schedule](run)
     await run.save()
+    await run.settle()

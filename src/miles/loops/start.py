@@ -5,40 +5,38 @@ folder ─► Ray ─► engines and trainer ─► rollout side ─► loop ─
 """
 
 import asyncio
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from miles.clock import WallClock
 from miles.config.dotted import load_dotted
+from miles.config.facts import checkpoint_in
 from miles.config.resolution import Resolution
 from miles.config.user_code import check_user_code
 from miles.engines.fleet import EngineFleet
 from miles.engines.wire import PauseMode
 from miles.errors import CheckpointError, MilesError
 from miles.loops.data import RunData, load_data
+from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends
 from miles.loops.evaluate import BoundEvaluator
 from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
 from miles.loops.publishing import make_publisher
 from miles.loops.records import CheckpointSaver, RunJournal
-from miles.loops.resume import Start, find_start, record_start, resume_notes, with_ledger
+from miles.loops.resume import Start, find_start, with_ledger
 from miles.loops.retention import RetainingSaver
 from miles.loops.run import Run
 from miles.loops.schedules import run_schedule
-from miles.loops.signals import Interrupts, handling
 from miles.loops.turns import PolicyInTurn
 from miles.loops.watch import until_done
 from miles.placement.cluster import Cluster, open_cluster
-from miles.placement.logs import stray_output_to
 from miles.placement.map import seats
 from miles.rollout.build import RolloutSide, build_rollout, eval_generator
-from miles.tracking.last_start import note_end, note_start
 from miles.tracking.metrics_file import MetricsFile, last_evaluated
 from miles.tracking.reporter import Reporter, RunSummary
-from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
+from miles.tracking.run_folder import RunFolder
 from miles.tracking.trace import Trace
 from miles.weights.folder import weights_folder
 
@@ -67,71 +65,34 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
     Raises:
         MilesError: the run could not start or failed; what was trained until then is saved where possible.
     """
-    clock, config = WallClock(), resolution.config
+    clock = WallClock()
     began = clock.now()
     check_user_code(resolution)
-    data = load_data(config, resolution.derived)
-    folder = open_run_folder(config.run.run_dir, config.model.save, resolution.command)
-    lock = lock_run_folder(folder)
-    try:
-        refuse_checkpoints_of_another_run(folder)
+    data = load_data(resolution.config, resolution.derived)
+    with held_folder(resolution) as folder:
         start = with_ledger(find_start(folder, resolution), resolution, data.prompts)
-        for change in start.changes:
-            reporter.note(f"changed since the last start: {change}")
-        moved = record_start(folder, resolution, start)
-        for line in resume_notes(start, moved):
-            reporter.note(line)
+        tell_start(folder, resolution, start, reporter)
         with MetricsFile(folder.path) as metrics:
             journal = RunJournal(metrics, reporter, resolution.derived.num_rollout)
             trace = Trace(folder.path / "trace.json", clock)
             attempt = Attempt(resolution, reporter, data, folder, start, journal, trace, clock)
-            exit_code = told_how_it_ends(attempt, began)
-    finally:
-        os.close(lock)
-    return exit_code
 
+            def summary(exit_code: int) -> RunSummary:
+                return summary_of(attempt, exit_code, clock.now() - began)
 
-def told_how_it_ends(attempt: Attempt, began: float) -> int:
-    """The run; its summary is given however it ends, so that the user learns where its folder is."""
-    exit_code, reason = 1, ""
-    last_start = note_start(attempt.folder.path)
-    try:
-        with stray_output_to(attempt.folder.logs / "driver.log"):
-            exit_code = on_cluster(attempt)
-    except Exception as error:
-        exit_code, reason = getattr(error, "exit_code", 1), str(error) or type(error).__name__
-        raise
-    finally:
-        attempt.trace.close()
-        problems = (attempt.trace.problem, note_end(attempt.folder.path, last_start, exit_code, reason))
-        for problem in filter(None, problems):
-            attempt.reporter.note(problem)
-        attempt.reporter.finished(summary_of(attempt, exit_code, attempt.clock.now() - began))
-    return exit_code
+            return told_how_it_ends(folder, trace, reporter, lambda: on_cluster(attempt), summary)
 
 
 def on_cluster(attempt: Attempt) -> int:
     """Hold the seats while the run lasts."""
-    config, derived = attempt.resolution.config, attempt.resolution.derived
+    config, derived, note = attempt.resolution.config, attempt.resolution.derived, attempt.reporter.note
     attempt.reporter.stage("starting Ray")
     cluster = open_cluster(seats(config, derived), config.cluster.ray_address)
     try:
-        return asyncio.run(interruptible(attempt, cluster))
+        work = whole_run(attempt, cluster)
+        return asyncio.run(interruptible(work, attempt.stop, note, lambda: attempt.run is not None))
     finally:
         cluster.close()
-
-
-async def interruptible(attempt: Attempt, cluster: Cluster) -> int:
-    """The run under Ctrl-C and SIGTERM; its exit code."""
-    work = asyncio.create_task(whole_run(attempt, cluster), name="run")
-    interrupts = Interrupts(attempt.stop, work, attempt.reporter.note, lambda: attempt.run is not None)
-    with handling(interrupts):
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not interrupts.exit_code:
-                raise
-    return interrupts.exit_code
 
 
 async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
@@ -158,11 +119,15 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     if attempt.start.checkpoint is not None:
         attempt.reporter.stage(f"loading {attempt.start.checkpoint.name}")
         await running.policy.load(attempt.start.checkpoint)
-    if attempt.start.checkpoint is not None or resolution.config.engine.rollout_external_engine_addrs:
+    elif resolution.config.model.load is not None:
+        attempt.reporter.stage(f"loading {resolution.config.model.load}")
+        await running.policy.load(checkpoint_in(resolution.config.model.load), anew=True)
+    begins_elsewhere = attempt.start.checkpoint is not None or resolution.config.model.load is not None
+    if begins_elsewhere or resolution.config.engine.rollout_external_engine_addrs:
         await publisher.publish(state.weight_version)
     evaluator = make_evaluator(resolution, running.engines, side, attempt.data)
-    saver: Saver = CheckpointSaver(attempt.folder, running.policy, side.ledger)
     model = resolution.config.model
+    saver: Saver = CheckpointSaver(attempt.folder, running.policy, side.ledger, attempt.reporter.note, model.async_save)
     if model.keep_checkpoints is not None:
         saver = RetainingSaver(saver, attempt.folder, attempt.journal, model.keep_checkpoints, model.keep_best_by)
     policy = running.policy if running.turns is None else PolicyInTurn(running.policy, running.turns)
@@ -188,15 +153,17 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
 
 async def rescue(run: Run, reporter: Reporter) -> None:
     """Save what is trained after a failure, unless the policy was in the middle of a step or is gone itself."""
-    if run.training or run.rollouts_done == run.saved_after:
-        return
+    is_whole = not run.training and run.rollouts_done != run.saved_after
     try:
         async with asyncio.timeout(RESCUE_SECONDS):
-            await run.save()
+            if is_whole:
+                await run.save()
+            await run.settle()
     except (MilesError, TimeoutError) as error:
         reporter.note(f"the state after rollout {run.rollouts_done - 1} could not be saved: {error}")
         return
-    reporter.note(f"the state after rollout {run.rollouts_done - 1} is saved")
+    if is_whole:
+        reporter.note(f"the state after rollout {run.rollouts_done - 1} is saved")
 
 
 def make_evaluator(resolution: Resolution, engines: EngineFleet, side: RolloutSide, data: RunData) -> BoundEvaluator | None:

@@ -11,6 +11,7 @@ from miles.policy.batch import TrainBatch
 from miles.types import Metrics, StepReport
 
 if TYPE_CHECKING:
+    from miles.policy.background_save import BackgroundSave
     from miles.policy.ranks import Ranks
     from miles.policy.sender import WeightSender
     from miles.policy.trainer import Trainer
@@ -28,6 +29,7 @@ class PolicyWorker:
         self._started: Trainer | None = None
         self._sender: WeightSender | None = None
         self._store: Any = None
+        self._saving: BackgroundSave | None = None
 
     def listen(self) -> str:
         """On rank 0: wait for the others at the address returned, ``host:port``."""
@@ -72,6 +74,10 @@ class PolicyWorker:
         """As ``Trainer.train_on_batch``."""
         return self._trainer.train_on_batch(batch)
 
+    def mean_loss(self, batch: TrainBatch) -> float:
+        """As ``Trainer.mean_loss``."""
+        return self._trainer.mean_loss(batch)
+
     def export_weights(self, folder: Path) -> None:
         """Write the weights as an HF folder; ``PolicyError`` where it cannot be written."""
         from miles.policy.export import export_weights
@@ -102,11 +108,23 @@ class PolicyWorker:
 
         save_checkpoint(self._trainer, folder, self._config.model.hf_checkpoint)
 
-    def load(self, folder: Path) -> None:
+    def begin_save(self, folder: Path) -> None:
+        """As ``BackgroundSave``; the one before must be finished."""
+        from miles.policy.background_save import BackgroundSave
+
+        self._saving = BackgroundSave(self._trainer, folder, self._config.model.hf_checkpoint)
+
+    def finish_save(self) -> None:
+        """Wait for what ``begin_save`` began; runs beside the other calls, in a thread of its own."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.finish()
+
+    def load(self, folder: Path, anew: bool = False) -> None:
         """As ``load_checkpoint``."""
         from miles.policy.checkpoint import load_checkpoint
 
-        load_checkpoint(self._trainer, folder)
+        load_checkpoint(self._trainer, folder, anew=anew)
 
     def alive(self) -> None:
         """Answers once the calls before it are done."""
@@ -115,7 +133,7 @@ class PolicyWorker:
         """Parameters trained, optimiser steps taken, process id, and whether rows share prompts (1 or 0)."""
         model = self._trainer.model
         return {
-            "num_parameters": sum(p.numel() for p in model.parameters()),
+            "num_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "num_optimizer_steps": self._trainer.num_optimizer_steps,
             "pid": os.getpid(),
             "shares_prompts": int(model.shares_prompts),

@@ -1,6 +1,6 @@
 """Checkpoints: an HF folder that others can use, and beside it what only a resumed run needs.
 
-<folder>/hf/                  config, tokenizer, safetensors; loadable by transformers
+<folder>/hf/                  config, tokenizer, safetensors; loadable by transformers. With LoRA the adapters, as peft has them
 <folder>/trainer/tensors/     every rank's slices of weights and moments; loadable with another number of ranks
 <folder>/trainer/state.pt     schedule, step counter
 <folder>/trainer/files.json   size and CRC-32 of every file, so that damage is found before anything is loaded
@@ -9,15 +9,18 @@
 import json
 import shutil
 import zlib
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from miles.errors import CheckpointError
+from miles.policy.adapters import has_adapters, write_adapters
 from miles.policy.export import write_weights
 from miles.policy.folders import written_aside
 from miles.policy.trainer import Trainer
@@ -48,22 +51,45 @@ def save_checkpoint(trainer: Trainer, folder: Path, source: Path) -> None:
             if aside is not None:
                 copy_companions(source, aside / HF)
                 (aside / TENSORS).mkdir(parents=True)
-            write_weights(trainer.model.causal_lm, aside and aside / HF)
+            write_hf(trainer.model.causal_lm, aside and aside / HF)
             write_tensors(trainer, Path(shared or folder) / TENSORS)
             if aside is not None:
                 torch.save(trainer_state(trainer), aside / STATE)
                 (aside / FILES).write_text(json.dumps(fingerprints(aside)))
         ranks.wait()
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"the checkpoint {folder} could not be written: {error}. Nothing that was there is lost. "
-            "Free disk space or give another folder with --save."
-        ) from error
+        raise not_written(folder, error) from error
+
+
+def not_written(folder: Path, error: BaseException) -> CheckpointError:
+    """What the user is told of a checkpoint that could not be written."""
+    return CheckpointError(
+        f"the checkpoint {folder} could not be written: {error}. Nothing that was there is lost. "
+        "Free disk space or give another folder with --save."
+    )
+
+
+def write_hf(
+    causal_lm: Any,
+    folder: Path | None,
+    buckets: Iterable[dict[str, Tensor]] | None = None,
+    adapters: Mapping[str, Tensor] | None = None,
+) -> None:
+    """The weights that were trained, beside what was copied; None on ranks that only take part in the gathering.
+
+    buckets, adapters: the weights, of a model without or with adapters; by default those that it has now.
+    """
+    if not has_adapters(causal_lm):
+        write_weights(causal_lm, folder, buckets)
+        return
+    write_adapters(causal_lm, folder, adapters)
+    if folder is not None:
+        (folder / "config.json").unlink(missing_ok=True)  # so that nobody takes the folder for a whole model
 
 
 def copy_companions(source: Path, target: Path) -> None:
     """Copy every file beside the weights: tokenizer, chat template, generation config."""
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     for path in sorted(source.iterdir()):
         if path.is_file() and path.suffix not in WEIGHT_SUFFIXES and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)
@@ -79,8 +105,10 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def load_checkpoint(trainer: Trainer, folder: Path) -> None:
+def load_checkpoint(trainer: Trainer, folder: Path, *, anew: bool = False) -> None:
     """Go on from a checkpoint; the trainer is changed only after all of it has been read and fits.
+
+    anew: take weights and moments alone, for a run of its own: schedule, reference and random state stay as they are.
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model.
@@ -90,7 +118,9 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         raise CheckpointError(damage)
     state = read_state(folder)
     tensors = read_tensors(trainer, folder / TENSORS)
-    put_back(trainer, tensors)
+    put_back(trainer, tensors, anew=anew)
+    if anew:
+        return
     stand_at(trainer.schedule, state["schedule_steps"])
     if trainer.critic is not None:
         stand_at(trainer.critic.schedule, state["critic_steps"])

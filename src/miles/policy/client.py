@@ -21,6 +21,7 @@ from miles.types import Metrics, Rollout, StepReport
 T = TypeVar("T")
 OWN_WORDS_SECONDS = 5.0
 WATCH_SECONDS = 1.0
+WRITING = "writing"  # Ray's name for the thread that finishes checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def start_policy(config: AnyConfig, derived: Derived, actor_options: Sequence[di
     import ray
 
     absolute = with_absolute_folders(config)
-    actor_class = ray.remote(PolicyWorker)
+    remote = ray.remote(concurrency_groups={WRITING: 1}) if config.model.async_save else ray.remote
+    actor_class = remote(PolicyWorker)
     actors = [actor_class.options(**options).remote(absolute, derived, index) for index, options in enumerate(actor_options)]
     return PolicyClient(actors, FailureFolder(failures, absolute, derived))
 
@@ -71,9 +73,12 @@ class PolicyClient:
         Raises:
             PolicyError: the rollout cannot be trained on, a loss or gradient is not finite, or a rank's process has ended.
         """
-        batch = TrainBatch.from_rollout(rollout, policy_version)
+        return await self.train_on_batch(TrainBatch.from_rollout(rollout, policy_version))
+
+    async def train_on_batch(self, batch: TrainBatch) -> StepReport:
+        """The same for what is already in columns."""
         try:
-            report: StepReport = await self._all(f"training on rollout {rollout.rollout_id}", "train_on", batch)
+            report: StepReport = await self._all(f"training on rollout {batch.rollout_id}", "train_on", batch)
         except NotFiniteError as error:
             raise NotFiniteError(f"{error} {await self._keep(batch)}") from error
         return report
@@ -89,6 +94,11 @@ class PolicyClient:
         except (OSError, CheckpointError) as error:
             return f"The batch could not be kept: {error}"
         return f"The batch and the policy before it are kept; `miles replay {folder}` takes the step again, sample by sample."
+
+    async def mean_loss(self, batch: TrainBatch) -> float:
+        """Mean of −log π over the batch's trained tokens, without a step."""
+        loss: float = await self._all("measuring held-out examples", "mean_loss", batch)
+        return loss
 
     async def export_weights(self, folder: Path) -> None:
         """Write the weights as an HF safetensors folder, which appears whole."""
@@ -111,9 +121,22 @@ class PolicyClient:
         """Write a checkpoint, aside first and then renamed; ``CheckpointError`` where it cannot be written."""
         await self._all(f"saving {folder}", "save", folder)
 
-    async def load(self, folder: Path) -> None:
-        """Go on from a checkpoint; ``CheckpointError`` where it is missing, damaged or does not fit."""
-        await self._all(f"loading {folder}", "load", folder)
+    async def begin_save(self, folder: Path) -> None:
+        """Copy what a checkpoint holds and return; it is written meanwhile. Needs ``--async-save``."""
+        await self._all(f"copying what {folder} will hold", "begin_save", folder)
+
+    async def finish_save(self) -> None:
+        """Wait until the checkpoint begun last is in its place; steps go on beside it. ``CheckpointError`` as ``save``."""
+        calls = [actor.finish_save.options(concurrency_group=WRITING).remote() for actor in self.actors]
+        await _answers("writing a checkpoint", calls)
+
+    async def load(self, folder: Path, *, anew: bool = False) -> None:
+        """Go on from a checkpoint, or with ``anew`` begin with its weights and moments.
+
+        Raises:
+            CheckpointError: it is missing, damaged or does not fit.
+        """
+        await self._all(f"loading {folder}", "load", folder, anew)
 
     async def info(self) -> Metrics:
         """As ``PolicyWorker.info``; returns once the model is loaded, raises ``PolicyError`` if it cannot be."""

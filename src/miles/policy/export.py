@@ -4,7 +4,7 @@ Ranks gather one bucket of parameters at a time, which the first of them writes:
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from miles.policy.adapters import adapted_layers, has_adapters, plain_state, update_of
 from miles.policy.folders import written_aside
 from miles.policy.ranks import OneRank, Ranks
 from miles.policy.sharding import whole
@@ -34,15 +35,19 @@ def export_weights(causal_lm: Any, folder: Path, ranks: Ranks | None = None) -> 
     ranks.wait()
 
 
-def write_weights(causal_lm: Any, folder: Path | None, bucket_bytes: int = BUCKET_BYTES) -> None:
-    """Write config and weights into ``folder``; None on ranks that only take part in the gathering."""
+def write_weights(causal_lm: Any, folder: Path | None, buckets: Iterable[dict[str, Tensor]] | None = None) -> None:
+    """Write config and weights into ``folder``; None on ranks that only take part in the gathering.
+
+    buckets: the weights; by default those that the model has now.
+    """
+    buckets = weight_buckets(causal_lm) if buckets is None else buckets
     if getattr(causal_lm, "_weight_conversions", None):  # names on disk differ from those in memory; transformers maps them
-        state = {name: tensor for bucket in weight_buckets(causal_lm, bucket_bytes) for name, tensor in bucket.items()}
+        state = {name: tensor for bucket in buckets for name, tensor in bucket.items()}
         if folder is not None:
             causal_lm.save_pretrained(folder, state_dict=state)
         return
     sizes: list[dict[str, int]] = []
-    for bucket in weight_buckets(causal_lm, bucket_bytes):
+    for bucket in buckets:
         if folder is not None:
             save_file(bucket, folder / _part_file(len(sizes)), metadata={"format": "pt"})
         sizes.append({name: tensor.nbytes for name, tensor in bucket.items()})
@@ -54,18 +59,32 @@ def write_weights(causal_lm: Any, folder: Path | None, bucket_bytes: int = BUCKE
 def weight_buckets(causal_lm: Any, bucket_bytes: int = BUCKET_BYTES) -> Iterator[dict[str, Tensor]]:
     """The weights, whole and contiguous, in buckets of about ``bucket_bytes``; every rank must take all of them.
 
-    Without the names that are tied to another one; loading ties them again.
+    Without the names that are tied to another one; loading ties them again. Adapters are merged.
     """
-    weights = untied_weights(causal_lm)
+    weights, adapted = untied_weights(causal_lm), adapted_layers(causal_lm)
     for names in planned_buckets(causal_lm, bucket_bytes):
-        yield {name: whole(weights[name].detach()).contiguous() for name in names}
+        yield {name: whole_weight(name, weights[name], adapted).contiguous() for name in names}
+
+
+def whole_weight(name: str, tensor: Tensor, adapted: Mapping[str, Any]) -> Tensor:
+    """A weight of all ranks together, its adapter merged; every rank must call it.
+
+    adapted: ``adapted_layers`` of the model.
+    """
+    one = whole(tensor.detach())
+    return one + update_of(adapted[name]) if name in adapted else one
 
 
 def planned_buckets(causal_lm: Any, bucket_bytes: int) -> list[list[str]]:
     """The names of the weights, cut into buckets of at most ``bucket_bytes`` or one tensor; the same on every rank."""
+    return cut(untied_weights(causal_lm), bucket_bytes)
+
+
+def cut(weights: Mapping[str, Tensor], bucket_bytes: int) -> list[list[str]]:
+    """Names of weights in their order, in buckets; only the sizes are looked at."""
     buckets: list[list[str]] = [[]]
     num_bytes = 0
-    for name, tensor in untied_weights(causal_lm).items():
+    for name, tensor in weights.items():
         if buckets[-1] and num_bytes + tensor.nbytes > bucket_bytes:
             buckets.append([])
             num_bytes = 0
@@ -75,9 +94,10 @@ def planned_buckets(causal_lm: Any, bucket_bytes: int) -> list[list[str]]:
 
 
 def untied_weights(causal_lm: Any) -> dict[str, Tensor]:
-    """The state dictionary without the names that are tied to another one; of a spread model its slices."""
+    """The state dictionary without adapters and names that are tied to another one; of a spread model its slices."""
+    state = plain_state(causal_lm) if has_adapters(causal_lm) else causal_lm.state_dict()
     tied = set(causal_lm.all_tied_weights_keys)
-    return {name: tensor for name, tensor in causal_lm.state_dict().items() if name not in tied}
+    return {name: tensor for name, tensor in state.items() if name not in tied}
 
 
 def _part_file(number: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from miles.config.commands import COMMANDS, AnyConfig
+from miles.config.commands import WITH_ROLLOUTS, AnyConfig
 from miles.config.derived import Derived
 from miles.errors import CheckpointError
 from miles.policy.batch import TrainBatch
@@ -27,7 +27,7 @@ def write_failure(folder: Path, batch: TrainBatch, config: AnyConfig, derived: D
     """
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / BATCH, **{name: getattr(batch, name) for name in TrainBatch.__slots__})
-    command = next(name for name, root in COMMANDS.items() if isinstance(config, root))
+    command = next(name for name, root in WITH_ROLLOUTS.items() if isinstance(config, root))
     options = config.model_dump(mode="json", exclude_unset=True)
     setup = {"command": command, "config": options, "derived": dataclasses.asdict(derived)}
     (folder / SETUP).write_text(json.dumps(setup))
@@ -43,7 +43,7 @@ def read_failure(folder: Path) -> tuple[TrainBatch, AnyConfig, Derived]:
         with np.load(folder / BATCH, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in TrainBatch.__slots__}
         setup = json.loads((folder / SETUP).read_text())
-        config = COMMANDS[setup["command"]].model_validate(setup["config"])
+        config = WITH_ROLLOUTS[setup["command"]].model_validate(setup["config"])
         derived = Derived(**setup["derived"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(

@@ -1,10 +1,15 @@
 """Folders that appear whole or not at all: written under another name, then renamed."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
+
+_ASIDE = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>part|old)")
 
 
 @contextmanager
@@ -41,6 +46,22 @@ def _take_place(aside: Path, folder: Path) -> None:
     folder.rename(old)
     aside.rename(folder)
     shutil.rmtree(old)
+
+
+def remove_unfinished(parent: Path) -> None:
+    """Remove what processes that are gone had not finished; a folder that was about to be replaced gets its name back.
+
+    Raises:
+        OSError: ``parent`` cannot be written.
+    """
+    for path in parent.glob(".*.*"):
+        found = _ASIDE.fullmatch(path.name)
+        if found is None or psutil.pid_exists(int(found["pid"])):
+            continue
+        if found["kind"] == "old" and not (parent / found["name"]).exists():
+            path.rename(parent / found["name"])
+        else:
+            shutil.rmtree(path)
 
 
 def flush_tree(folder: Path) -> None:

@@ -178,6 +178,11 @@ def token_losses(columns: TokenColumns, spec: LossSpec) -> TokenLosses:
     return TokenLosses(loss, clipped, anchor - current.detach(), limited, kl)
 
 
+def answer_loss(columns: TokenColumns) -> Tensor:
+    """−log π of each token: supervised learning, whatever the advantage."""
+    return -columns.current
+
+
 def custom_loss(columns: TokenColumns, function: Callable[..., Any]) -> Tensor:
     """What the user's function says of each token.
 

@@ -29,6 +29,10 @@ class Ranks(Protocol):
         """What rank 0 gave; the others' values are not read."""
         ...
 
+    def writing_group(self) -> Any:
+        """A group of all ranks apart from the one that trains; the first call must come from all of them. None for one rank."""
+        ...
+
 
 class OneRank:
     """A policy on one rank."""
@@ -47,6 +51,9 @@ class OneRank:
         """The value itself."""
         return value
 
+    def writing_group(self) -> None:
+        """There is nobody to talk to."""
+
 
 class ProcessRanks:
     """One process for each rank; torch's process group is their only channel.
@@ -56,6 +63,7 @@ class ProcessRanks:
 
     def __init__(self, mesh: Any) -> None:
         self.mesh = mesh
+        self._writing: Any = None
         self.index, self.size = dist.get_rank(), dist.get_world_size()
 
     def sum(self, values: Tensor) -> Tensor:
@@ -73,3 +81,8 @@ class ProcessRanks:
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def writing_group(self) -> Any:
+        """A gloo group, made once."""
+        self._writing = self._writing or dist.new_group(backend="gloo")
+        return self._writing

@@ -1,15 +1,57 @@
 """The reference model that KL terms compare with: frozen weights, spread over the ranks as the policy is.
 
-It stays what it was loaded as, or becomes the policy of the moment every ``ref_update_interval`` rollouts.
+It stays what it was loaded as, or becomes the policy of the moment every ``ref_update_interval`` rollouts. A policy with
+adapters is its own reference while they are switched off.
 """
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 import torch
 
 from miles.config.commands import AnyConfig
 from miles.errors import PolicyError
+from miles.policy.adapters import without_adapters
 from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.ranks import ProcessRanks, Ranks
 from miles.policy.sharding import shard_model
+
+
+class Reference(Protocol):
+    """What the trainer asks of it.
+
+    model: whose weights are scored. interval: rollouts after which they become the policy's, or None.
+    """
+
+    model: PolicyModel
+    interval: int | None
+
+    def scoring(self) -> AbstractContextManager[PolicyModel]:
+        """The model, ready for forward passes within the block."""
+        ...
+
+    def follow(self, policy: PolicyModel, rollouts_done: int) -> None:
+        """Take the policy's weights where that is due."""
+        ...
+
+
+class UnadaptedPolicy:
+    """The policy without its adapters: the weights that they stand beside."""
+
+    interval: int | None = None
+
+    def __init__(self, model: PolicyModel) -> None:
+        self.model = model
+
+    @contextmanager
+    def scoring(self) -> Iterator[PolicyModel]:
+        """The policy, its adapters off."""
+        with without_adapters(self.model):
+            yield self.model
+
+    def follow(self, policy: PolicyModel, rollouts_done: int) -> None:
+        """It never moves."""
 
 
 class ReferenceModel:
@@ -21,6 +63,10 @@ class ReferenceModel:
     def __init__(self, model: PolicyModel, interval: int | None) -> None:
         self.model, self.interval = model.requires_grad_(False), interval
 
+    def scoring(self) -> AbstractContextManager[PolicyModel]:
+        """The model itself."""
+        return nullcontext(self.model)
+
     def follow(self, policy: PolicyModel, rollouts_done: int) -> None:
         """Take the policy's weights where that is due; each rank copies its own slices."""
         if self.interval is None or rollouts_done % self.interval:
@@ -30,7 +76,7 @@ class ReferenceModel:
                 own.copy_(new)
 
 
-def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> ReferenceModel | None:
+def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Reference | None:
     """The reference that the options ask for; None where no KL term reads one.
 
     Raises:
@@ -39,6 +85,8 @@ def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Refe
     chosen, options = config.algorithm, config.model
     if not chosen.use_kl_loss and not chosen.kl_coef:
         return None
+    if config.lora.lora_rank is not None and options.ref_load is None:
+        return UnadaptedPolicy(policy)
     folder = options.ref_load or options.hf_checkpoint
     model = load_model(folder, device=policy.device.type, gradient_checkpointing=False)
     if model.vocab_size != policy.vocab_size:

@@ -22,9 +22,9 @@ from miles.engines.transfer.group import UpdateGroup, listen_for_group
 from miles.engines.transfer.payload import cuda_handles_by_uuid, pack_tensors, shared_by_name
 from miles.engines.transfer.specs import TensorSpec
 from miles.errors import PolicyError
-from miles.policy.export import planned_buckets, untied_weights
+from miles.policy.adapters import adapted_layers
+from miles.policy.export import planned_buckets, untied_weights, whole_weight
 from miles.policy.ranks import Ranks
-from miles.policy.sharding import whole
 
 SHARED_MEMORY = Path("/dev/shm")
 Specs = tuple[TensorSpec, ...]
@@ -36,6 +36,7 @@ class WeightSender:
     def __init__(self, causal_lm: Any, ranks: Ranks, dtype: str = "float32") -> None:
         """``dtype`` is what the engines compute in, and what travels."""
         self._causal_lm, self._ranks, self._dtype = causal_lm, ranks, getattr(torch, dtype)
+        self._adapted = adapted_layers(causal_lm)
         self._staged: dict[int, list[Bucket]] = {}
         self._plan: list[list[str]] = []
         self._held: Bucket | None = None
@@ -137,7 +138,7 @@ class WeightSender:
             if not all(part in weights for part in parts):
                 found[name] = []
                 continue
-            tensors = [self._as_sent(weights[part]) for part in parts]
+            tensors = [self._as_sent(part, weights[part]) for part in parts]
             found[name] = possible_checksums(name, tensors) if self._ranks.index == 0 else []
         return found
 
@@ -146,14 +147,14 @@ class WeightSender:
     ) -> Bucket | None:
         """All ranks gather; rank 0, or every one, holds the bucket."""
         weights = untied_weights(self._causal_lm)
-        gathered = [(name, self._as_sent(weights[name])) for name in names]
+        gathered = [(name, self._as_sent(name, weights[name])) for name in names]
         if self._ranks.index and not everywhere:
             return None
         return filled_bucket(gathered, device, shared=shared)
 
-    def _as_sent(self, tensor: Tensor) -> Tensor:
-        """All ranks: the whole tensor in the engines' number type."""
-        return whole(tensor.detach()).to(self._sent_dtype(tensor))
+    def _as_sent(self, name: str, tensor: Tensor) -> Tensor:
+        """All ranks: the whole tensor in the engines' number type, its adapter merged."""
+        return whole_weight(name, tensor, self._adapted).to(self._sent_dtype(tensor))
 
     def _sent_dtype(self, tensor: Tensor) -> torch.dtype:
         return self._dtype if tensor.is_floating_point() else tensor.dtype

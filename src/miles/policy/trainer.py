@@ -12,6 +12,7 @@ from torch import Tensor
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
+from miles.policy.adapters import add_adapters
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
 from miles.policy.critic import Critic, ValueTargets, load_critic
@@ -23,7 +24,7 @@ from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.optimizer import build_optimizer, build_schedule, clip_gradient, zero_gradients
 from miles.policy.packing import Limits
 from miles.policy.ranks import OneRank, ProcessRanks, Ranks
-from miles.policy.reference_model import ReferenceModel, load_reference
+from miles.policy.reference_model import Reference, load_reference
 from miles.policy.scoring import over_tokens
 from miles.policy.sharding import shard_model
 from miles.policy.step_metrics import Tally, token_sums
@@ -88,7 +89,8 @@ class Trainer:
             options.hf_checkpoint, device=derived.device, gradient_checkpointing=options.gradient_checkpointing
         )
         chunk_vocabulary(self.model, config.optimizer.vocab_chunk_size)
-        self.reference: ReferenceModel | None = load_reference(config, self.model, self.ranks)
+        add_adapters(self.model, config.lora, base=options.hf_checkpoint, seed=config.run.seed)
+        self.reference: Reference | None = load_reference(config, self.model, self.ranks)
         if isinstance(ranks, ProcessRanks):
             offload = config.optimizer.optimizer_cpu_offload
             shard_model(self.model, ranks.mesh, dtype=options.dtype, offload=offload)
@@ -140,6 +142,11 @@ class Trainer:
             self._take_step(step, made.columns, tally, Moment(number, progress, where))
         return StepReport(tally.metrics(self._spec, self.ranks) | made.metrics, len(made.steps))
 
+    def mean_loss(self, batch: TrainBatch) -> float:
+        """Mean of −log π over the trained tokens, without a step."""
+        scores = self.ranks.sum(self._score(self.model, batch, self._planner.scoring_parts(batch)))
+        return -float(scores.double().sum()) / max(int(batch.trained.sum()), 1)
+
     @property
     def learning_rate(self) -> float:
         """Of the next optimiser step."""
@@ -159,7 +166,8 @@ class Trainer:
         extra: Metrics = {}
         if self.reference is not None:
             passes = self._planner.scoring_parts(batch)
-            reference = self.ranks.sum(self._score(self.reference.model, batch, passes))
+            with self.reference.scoring() as model:
+                reference = self.ranks.sum(self._score(model, batch, passes))
             if self._advantage_spec.kl_coef:
                 old = self.ranks.sum(self._score(self.model, batch, passes))
                 seen = (old - reference)[torch.tensor(batch.trained)].double()

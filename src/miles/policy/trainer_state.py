@@ -5,6 +5,7 @@
 
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
 from miles.errors import CheckpointError
@@ -23,6 +24,7 @@ from miles.policy.ranks import OneRank, Ranks
 from miles.policy.trainer import Trainer
 
 MODEL, REFERENCE, RANDOM = "model/", "reference/", "random/"
+NOBODY = "torch.distributed is disabled, unavailable or uninitialized"
 CRITIC = "critic."
 Tensors = dict[str, Tensor]
 
@@ -36,8 +38,8 @@ def trained(trainer: Trainer) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:
 
 
 def model_tensors(trainer: Trainer) -> Tensors:
-    """The weights by name, this rank's slices of them."""
-    return {MODEL + name: parameter.detach() for name, parameter, _ in trained(trainer)}
+    """The weights that are trained by name, this rank's slices of them."""
+    return {MODEL + name: parameter.detach() for name, parameter, _ in trained(trainer) if parameter.requires_grad}
 
 
 def reference_tensors(trainer: Trainer) -> Tensors:
@@ -62,15 +64,49 @@ def write_tensors(trainer: Trainer, folder: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
+    try:
+        with quietly():
+            save(saved_tensors(trainer), checkpoint_id=folder, no_dist=alone(trainer.ranks))
+    except CheckpointException as error:  # holds the failure of every rank
+        raise OSError("; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())) from error
+
+
+def begin_writing(trainer: Trainer, folder: Path) -> "Future[Any]":
+    """Copy all of them into host memory and write them from there, in a thread; every rank must call it.
+
+    The ranks talk about it in a group of their own, so that nothing they say while training comes between.
+    """
+    warnings.filterwarnings("ignore", message=NOBODY)  # for good: it is said later, in the thread
+    writing = async_save(
+        saved_tensors(trainer),
+        checkpoint_id=folder,
+        process_group=trainer.ranks.writing_group(),
+        no_dist=alone(trainer.ranks),
+    )
+    return writing if isinstance(writing, Future) else writing.upload_completion
+
+
+def saved_tensors(trainer: Trainer) -> dict[str, Any]:
+    """Everything that is written, this rank's slices of it."""
     random = {f"{RANDOM}{trainer.ranks.index}": torch.get_rng_state()}
     if torch.cuda.is_available():
         random[f"{RANDOM}cuda/{trainer.ranks.index}"] = torch.cuda.get_rng_state()
-    tensors: dict[str, Any] = model_tensors(trainer) | moments(trainer) | reference_tensors(trainer) | random
-    try:
-        with quietly():
-            save(tensors, checkpoint_id=folder, no_dist=alone(trainer.ranks))
-    except CheckpointException as error:  # holds the failure of every rank
-        raise OSError("; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())) from error
+    return model_tensors(trainer) | moments(trainer) | reference_tensors(trainer) | random
+
+
+def stored_names(folder: Path) -> Tensors:
+    """Shape and type of every tensor in a folder, without its numbers."""
+    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    tensors = {name: data for name, data in stored.items() if isinstance(data, TensorStorageMetadata)}
+    return {name: torch.empty(data.size, dtype=data.properties.dtype, device="meta") for name, data in tensors.items()}
+
+
+def read_stored(folder: Path, name: str, form: Tensor) -> Tensor:
+    """One whole tensor out of the slices of all ranks."""
+    wanted: dict[str, Any] = {name: torch.empty_like(form, device="cpu")}
+    with quietly():
+        load(wanted, checkpoint_id=folder, no_dist=True)
+    return wanted[name]  # type: ignore[no-any-return]
 
 
 def read_tensors(trainer: Trainer, folder: Path) -> Tensors:
@@ -97,10 +133,10 @@ def read_tensors(trainer: Trainer, folder: Path) -> Tensors:
     return wanted
 
 
-def put_back(trainer: Trainer, tensors: Tensors) -> None:
-    """Give the trainer the weights, moments and random state that were read."""
+def put_back(trainer: Trainer, tensors: Tensors, *, anew: bool = False) -> None:
+    """Give the trainer the weights, moments, reference and random state that were read; only the first two if ``anew``."""
     with torch.no_grad():
-        for name, tensor in (model_tensors(trainer) | reference_tensors(trainer)).items():
+        for name, tensor in (model_tensors(trainer) | ({} if anew else reference_tensors(trainer))).items():
             tensor.copy_(tensors[name])
     kept: dict[str, Tensors] = {}
     for key, value in tensors.items():
@@ -112,7 +148,7 @@ def put_back(trainer: Trainer, tensors: Tensors) -> None:
         if name in kept:
             optimizer.state[parameter] = kept[name]
     random = tensors.get(f"{RANDOM}{trainer.ranks.index}")
-    if random is not None:
+    if random is not None and not anew:
         torch.set_rng_state(random)
 
 
@@ -136,7 +172,7 @@ def refuse_other_model(folder: Path, saved: dict[str, Any], own: Tensors) -> Non
 def quietly() -> Iterator[None]:
     """Without the remark that one rank has nobody to agree with, which is what it was asked for."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        warnings.filterwarnings("ignore", message=NOBODY)
         yield
 
 

@@ -35,12 +35,13 @@ class _ChunkedScores(torch.autograd.Function):
         return chosen - log_normaliser, entropy
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, Tensor | None, None, None, None]:
         """With p the softmax: d log p_t / dz = [t] − p, and dH / dz = −p · (log p + H)."""
         hidden, weight, target, log_normaliser, entropy = ctx.saved_tensors
         of_logprob, of_entropy = (gradient[:, None] for gradient in gradients)
         precise = of_logprob.dtype
-        to_hidden, to_weight = torch.zeros_like(hidden, dtype=precise), torch.zeros_like(weight)
+        to_hidden = torch.zeros_like(hidden, dtype=precise)
+        to_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         rows = torch.arange(len(hidden), device=hidden.device)
         for start in range(0, len(weight), ctx.size):
             part = weight[start : start + ctx.size]
@@ -51,7 +52,8 @@ class _ChunkedScores(torch.autograd.Function):
             to_logits[rows[inside], place[inside]] += of_logprob[inside, 0]
             to_logits = (to_logits / ctx.temperature).to(part.dtype)
             to_hidden += to_logits @ part
-            to_weight[start : start + ctx.size] = to_logits.T @ hidden
+            if to_weight is not None:
+                to_weight[start : start + ctx.size] = to_logits.T @ hidden
         return to_hidden.to(hidden.dtype), to_weight, None, None, None
 
 

@@ -100,6 +100,9 @@ class Rows:
     async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
         """Write nothing."""
 
+    async def settle(self) -> None:
+        """Nothing is being written."""
+
 
 class NoTrace:
     """Records no spans."""

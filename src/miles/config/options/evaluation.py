@@ -8,8 +8,8 @@ PANEL = "Evaluation"
 NEEDS_DATA = {"eval_prompt_data": ["given"]}
 
 
-class EvalOptions(OptionSet):
-    """Held-out prompts, answered at fixed points with the engines' current weights."""
+class HeldOutOptions(OptionSet):
+    """Held-out data and when it is looked at."""
 
     eval_prompt_data: tuple[tuple[str, Path], ...] = option(
         (),
@@ -22,12 +22,24 @@ class EvalOptions(OptionSet):
     )
     eval_interval: int | None = option(
         None,
-        "Evaluate every so many rollouts, beside before the first and after the last.",
+        "Evaluate every so many rollouts (`miles sft`: steps), beside before the first and after the last.",
         panel=PANEL,
         ge=1,
         counts_when=NEEDS_DATA,
         on_resume="safe",
     )
+    skip_eval_before_train: bool = option(
+        False,
+        "Do not evaluate the weights that the run starts with.",
+        panel=PANEL,
+        counts_when=NEEDS_DATA,
+        on_resume="safe",
+    )
+
+
+class EvalOptions(HeldOutOptions):
+    """Held-out prompts, answered at fixed points with the engines' current weights."""
+
     eval_function_path: str | None = option(
         None,
         "Dotted path of your evaluation function.",
@@ -78,13 +90,6 @@ class EvalOptions(OptionSet):
         panel=PANEL,
         ge=1,
         usual=False,
-        counts_when=NEEDS_DATA,
-        on_resume="safe",
-    )
-    skip_eval_before_train: bool = option(
-        False,
-        "Do not evaluate the weights that the run starts with.",
-        panel=PANEL,
         counts_when=NEEDS_DATA,
         on_resume="safe",
     )

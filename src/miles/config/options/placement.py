@@ -7,8 +7,8 @@ from miles.config.options.base import OptionSet, option
 PANEL = "Cluster"
 
 
-class PlacementOptions(OptionSet):
-    """Trainer ranks and the size of an engine."""
+class RankOptions(OptionSet):
+    """Trainer ranks."""
 
     actor_num_nodes: int = option(1, "Nodes of the policy.", panel=PANEL, ge=1, on_resume="safe")
     actor_num_gpus_per_node: int = option(
@@ -22,6 +22,11 @@ class PlacementOptions(OptionSet):
         usual=False,
         on_resume="safe",
     )
+
+
+class PlacementOptions(RankOptions):
+    """Trainer ranks and the size of an engine."""
+
     rollout_num_gpus_per_engine: int = option(1, "GPUs of one engine (tensor parallel).", panel=PANEL, ge=1, on_resume="safe")
 
 
