@@ -50,6 +50,7 @@ def derive_sft(config: SftConfig, facts: Facts) -> Derived:
         max_context_len=context,
         max_prompt_len=context,
         update_weights_interval=1,
+        update_weight_transfer_mode="disk",
         staleness_bound=0,
         eval_temperature=0.0,
         eval_top_p=1.0,

@@ -14,14 +14,6 @@ from miles.tracking.run_folder import GROUPS_FILE, RunFolder, RunState, write_st
 from miles.types import Group, Metrics
 
 
-class SavedPolicy(Protocol):
-    """A policy that can be written down."""
-
-    async def save(self, folder: Path) -> None:
-        """Write a checkpoint, aside first and then renamed."""
-        ...
-
-
 class SnapshotLedger(Protocol):
     """A ledger that can be written down."""
 
