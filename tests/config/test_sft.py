@@ -70,11 +70,16 @@ def test_the_other_commands_refuse_its_options(bench):
 
 
 def test_what_is_written_down_runs_the_same_again(bench, tmp_path):
-    first = resolved(bench, lora_rank="4", eval_prompt_data=(("held", str(bench.folder / "heldout.jsonl")),), seed="7")
+    held = (("held", str(bench.folder / "heldout.jsonl")),)
+    first = resolved(bench, lora_rank="4", eval_prompt_data=held, seed="7")
     (tmp_path / "config.toml").write_text(config_toml(first))
     again = resolve_sft(Sources(config_files=(tmp_path / "config.toml",), environ={}, cwd=tmp_path))
     assert again.config == first.config
     assert not changes_between(config_toml(first), again)
+    (longer,) = changes_between(
+        config_toml(first), resolved(bench, lora_rank="4", eval_prompt_data=held, seed="7", train_iters="20")
+    )
+    assert (longer.option, longer.change_class) == ("train_iters", "safe")
     assert '"command": "sft"' in record_text(first)
 
 

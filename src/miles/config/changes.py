@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from miles.config.commands import COMMANDS
 from miles.config.options.base import ChangeClass
 from miles.config.reading import written
 from miles.config.registry import REQUIRED, option_table
@@ -96,7 +97,7 @@ def flat(text: str) -> dict[str, Any]:
     tables = [tomllib.loads(text)]
     while tables:
         for key, value in tables.pop().items():
-            if isinstance(value, dict) and (key.startswith("train") or key.replace("-", "_") in ("fully_async", "colocate")):
+            if isinstance(value, dict) and (key in COMMANDS or key.replace("-", "_") in ("fully_async", "colocate")):
                 tables.append(value)
             else:
                 keys[key] = value
