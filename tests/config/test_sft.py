@@ -76,9 +76,8 @@ def test_what_is_written_down_runs_the_same_again(bench, tmp_path):
     again = resolve_sft(Sources(config_files=(tmp_path / "config.toml",), environ={}, cwd=tmp_path))
     assert again.config == first.config
     assert not changes_between(config_toml(first), again)
-    (longer,) = changes_between(
-        config_toml(first), resolved(bench, lora_rank="4", eval_prompt_data=held, seed="7", train_iters="20")
-    )
+    more = resolved(bench, lora_rank="4", eval_prompt_data=held, seed="7", train_iters="20")
+    (longer,) = changes_between(config_toml(first), more)
     assert (longer.option, longer.change_class) == ("train_iters", "safe")
     assert '"command": "sft"' in record_text(first)
 
