@@ -2,14 +2,21 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
+
+from miles.engines.sglang_server.guard import remove_orphans
+from miles.engines.sglang_server.guarded import Guarded
+from miles.engines.sglang_server.ports import free_port, port_range
+from miles.errors import EngineError
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 GUARD = [sys.executable, "-m", "miles.engines.sglang_server.guard"]
@@ -105,3 +112,40 @@ def test_a_killed_guard_takes_the_command_with_it(start: Start, left_over: list[
 def test_a_signal_shows_in_the_exit_code(start: Start, number: int, code: int) -> None:
     guard = start(f"import os; os.kill(os.getpid(), {int(number)})")
     assert guard.wait(20) == code
+
+
+async def test_a_port_that_another_took_in_between_is_noticed(tmp_path: Path) -> None:
+    serves = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('up', flush=True)"
+    process, port = Guarded("it", tmp_path / "log"), free_port("127.0.0.1", port_range(0, 27000))
+    process.launch([sys.executable, "-c", f"{serves}; time.sleep(600)", str(port)], os.environ)
+    try:
+        while "up" not in process.log.read_text():
+            process.refuse_if_ended()
+        process.refuse_another_at(port)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = other.getsockname()[1]
+            with pytest.raises(EngineError, match=f"another process took port {taken}, which was free for it"):
+                process.refuse_another_at(taken)
+    finally:
+        await process.stop()
+
+
+def test_what_a_killed_guard_left_is_removed_and_what_lives_is_not(
+    start: Start, left_over: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    killed, living = (
+        start("import os, time; print(os.getpid(), os.environ['TMPDIR'], flush=True); time.sleep(600)") for _ in "ab"
+    )
+    (pids, folder), (others, kept) = family_of(killed), family_of(living)
+    left_over += pids + others
+    killed.kill()
+    killed.wait(10)
+    assert folder.exists()
+    remove_orphans()
+    assert not folder.exists()
+    assert kept.exists()
+    assert living.stdin is not None
+    living.stdin.close()
+    assert living.wait(20) == 0

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from ..e2e.conftest import RunningMiles
@@ -38,6 +39,17 @@ def both_are_lost(run: RunningMiles, killed: str, stopped: str) -> None:
     assert run.output.count("starting it again (1 of 3)") == 2
 
 
+def remember_family_with(run: RunningMiles, word: str) -> None:
+    """The processes of a run, as soon as one of them has a command with ``word`` in it."""
+    while run.process.poll() is None:
+        run.family = psutil.Process(run.process.pid).children(recursive=True)
+        try:
+            if any(word in " ".join(process.cmdline()) for process in run.family):
+                return
+        except psutil.NoSuchProcess:
+            continue
+
+
 LOSING = (
     "train-async", "--fully-async", "--preset", "reverse", "--rollout-num-gpus", "2", "--num-rollout", "50",
     "--rollout-health-check-interval", "1", "--rollout-health-check-timeout", "5", "--eval-interval", "1000",
@@ -63,9 +75,11 @@ def test_embedded_engines_lost_behind_the_router_cost_no_sample(start_miles: Sta
     loses_nothing(run, 50)
 
 
-def test_a_server_that_does_not_start_is_told_with_its_last_lines(start_miles: Start) -> None:
+def test_a_server_that_does_not_start_is_told_with_its_last_lines_and_nothing_is_left(start_miles: Start) -> None:
     run = start_miles("train", "--preset", "reverse", "--engine", "sglang", "--sglang", "quantization", "awq")
+    remember_family_with(run, "sglang_server.guard")
     assert run.wait() == 1
     error = run.output[run.output.index("error:") :]
     assert "engine 0 did not start: the sglang server ended with exit code" in error
     assert "awq" in error
+    assert run.survivors() == []

@@ -62,6 +62,7 @@ class RouterServer:
             while not await client.alive(1.0):
                 self.process.refuse_if_ended()
                 await asyncio.sleep(POLL_SECONDS)
+            self.process.refuse_another_at(port)
         except BaseException:
             await client.close()
             await self.process.stop()

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from miles.engines.last_lines import last_lines
 from miles.engines.sglang_server.guard import remove_orphans
 from miles.errors import EngineError
@@ -43,6 +45,15 @@ class Guarded:
         if self._guard is not None and (code := self._guard.poll()) is not None:
             raise EngineError(self._ended_words(code))
 
+    def refuse_another_at(self, port: int) -> None:
+        """Nothing if it is this command that listens at ``port``: between choosing a port and taking it another may have come.
+
+        Raises:
+            EngineError: it is another.
+        """
+        if self._guard is None or not listens_at(self._guard.pid, port):
+            raise EngineError(f"another process took port {port}, which was free for {self.title}. Start again.")
+
     async def wait(self) -> str:
         """Until it ends: why, with its last lines, or "" after ``stop``."""
         if self._guard is None:
@@ -64,3 +75,15 @@ class Guarded:
 
     def _ended_words(self, code: int | None) -> str:
         return f"{self.title} ended with exit code {code}.\nIts last lines ({self.log}):\n{last_lines(self.log)}"
+
+
+def listens_at(pid: int, port: int) -> bool:
+    """Whether a process, or one that came out of it, takes connections at a port."""
+    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        try:
+            found = process.net_connections("tcp")
+        except psutil.NoSuchProcess:
+            continue
+        if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found):
+            return True
+    return False
