@@ -1,16 +1,19 @@
 """Deterministic mode: the same seed gives the same bits, whatever else is in the batch, in whatever order and slot."""
 
+import asyncio
 import random
 from pathlib import Path
 
 import pytest
 
+from miles.engines.client import EngineClient
 from miles.engines.embedded.model import LoadedModel, load_model
 from miles.engines.embedded.request import Generation, Request, Sampling
 from miles.engines.embedded.runner import TorchRunner
 from miles.engines.embedded.scheduler import Scheduler
+from miles.engines.wire import GenerateRequest, SamplingParams
 
-from .engine_fixtures import PRESET_MODEL, ModelFolders
+from .engine_fixtures import PRESET_MODEL, ModelFolders, options_for, running
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
@@ -90,3 +93,15 @@ def test_the_default_mode_agrees_to_rounding(model_folder: Path) -> None:
     for rid, (tokens, logprobs) in exact.items():
         assert default[rid][0] == tokens
         assert default[rid][1] == pytest.approx(logprobs, abs=1e-4)
+
+
+async def test_a_group_asked_as_one_request_is_the_group_asked_as_many(model_folder: Path) -> None:
+    with running(options_for(model_folder, deterministic=True)) as address:
+        async with EngineClient(address) as client:
+            group = [
+                GenerateRequest(f"g-{seed}", (5, 9, 12), SamplingParams(20, 0.8, top_p=0.9, ignore_eos=True, sampling_seed=seed))
+                for seed in range(6)
+            ]
+            together = await client.generate(group)
+            alone = await asyncio.gather(*(client.generate([request]) for request in group))
+    assert together == [answer for answers in alone for answer in answers]
