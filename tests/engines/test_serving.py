@@ -183,3 +183,13 @@ def test_any_mix_of_requests_is_answered_in_full(served: str, wanted: list[tuple
         assert all(logprob <= 0 for logprob, _, _ in meta["output_token_logprobs"])
         if ignore or meta["finish_reason"]["type"] == "length":
             assert meta["completion_tokens"] == new
+
+
+async def test_a_probe_that_is_no_http_leaves_no_error_in_the_log(fresh: Http, caplog: pytest.LogCaptureFixture) -> None:
+    reader, writer = await asyncio.open_connection(*fresh.address.removeprefix("http://").split(":"))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert not [record for record in caplog.records if record.exc_info]
+    assert (await fresh.generate([5], max_new_tokens=1))["output_ids"]

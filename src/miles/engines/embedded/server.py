@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from miles.engines.embedded.admin import AdminRoutes
 from miles.engines.embedded.answer import answer_of
@@ -50,7 +51,9 @@ class EmbeddedServer:
         weights = WeightRoutes(worker, model)
         app.add_routes([*weights.routes(), *MemoryRoutes(worker).routes()])
         app.add_routes(AdminRoutes(worker, model, asdict(self._options), weights).routes())
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS, logger=http_logger()
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._options.host, self._options.port, backlog=4096)
         try:
@@ -77,6 +80,19 @@ class EmbeddedServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+
+def http_logger() -> logging.Logger:
+    """Without what is no HTTP at all: sglang's router first tries whether an engine speaks gRPC."""
+    quiet = logging.getLogger("miles.engines.embedded.http")
+    quiet.addFilter(says_more_than_no_http)
+    return quiet
+
+
+def says_more_than_no_http(record: logging.LogRecord) -> bool:
+    """Whether a line of the HTTP server's log is about a request."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, BadHttpMessage)
 
 
 class GenerateRoutes:
