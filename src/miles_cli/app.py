@@ -140,7 +140,10 @@ def doctor(
         str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="Ray cluster that a run would join.")
     ] = None,
     try_sglang: Annotated[
-        bool, typer.Option("--try-sglang/--no-try-sglang", help="Import an installed sglang, which takes some seconds.")
+        bool,
+        typer.Option(
+            "--try-sglang/--no-try-sglang", help="Import an installed sglang, which takes some seconds; --no-try-sglang does not."
+        ),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The findings as one JSON object.")] = False,
 ) -> None:

@@ -55,6 +55,16 @@ def print_data(resolution: Resolution, machine: Machine) -> None:
     refuse_shortage(resolution, machine)
 
 
+def refuse_early(resolution: Resolution) -> None:
+    """Refuse before torch and Ray are imported what a start would refuse after that.
+
+    Raises:
+        MilesError: lines of files, the run folder, or what it was started with.
+    """
+    refuse_what_a_start_would(resolution)
+    look_ahead(resolution)
+
+
 def refuse_shortage(resolution: Resolution, machine: Machine) -> None:
     """Refuse a plan for more GPUs than this machine has.
 

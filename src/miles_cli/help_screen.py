@@ -13,7 +13,7 @@ PANELS = (
     SOURCES_PANEL, THIS_COMMAND_PANEL, "Model and checkpoints", "LoRA", "Data", "Sampling", "Reward", "Rollout", "Asynchrony",
     "Fully async", "Algorithm", "Critic", "Optimiser", "Evaluation", "Cluster", "Engine", "Run",
 )  # fmt: skip
-FIRST_COMMANDS = ("train", "train-async", "sft", "config", "show", "explain")
+FIRST_COMMANDS = ("train", "train-async", "sft", "config", "runs", "list", "show", "explain")
 NARROW = 100  # columns
 FLAG_WIDTH = {True: 36, False: 50}
 

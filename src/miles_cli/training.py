@@ -32,7 +32,7 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
     from rich.console import Console
 
     from miles.config.resolve import resolve
-    from miles_cli.dry_run import machine_here, print_data, print_plan
+    from miles_cli.dry_run import machine_here, print_data, print_plan, refuse_early
 
     refuse_without_dry_run(asked)
     sources = replace(sources_of(typed, preset, config), gpu_memory_gib=asked.gpu_memory_gib)
@@ -46,6 +46,7 @@ def train_command(command: str, typed: Typed, preset: str | None, config: list[s
     if asked.dry_run:
         print_plan(resolution, machine_here(sources), console)
         return 0
+    refuse_early(resolution)
     return _run(resolution, console)
 
 

@@ -1,6 +1,8 @@
 """A dry run ends as a start would: with the same refusals and exit codes."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,19 @@ def test_checkpoints_of_another_run(place: Path) -> None:
     folder.checkpoint_for(3).mkdir(parents=True)
     folder.point_latest_at(folder.checkpoint_for(3))
     assert "holds the checkpoints of another run" in miles("--save", "kept", code=2)
+
+
+def test_a_start_is_refused_before_anything_heavy_is_imported(place: Path) -> None:
+    (place / "data.jsonl").write_text("{\n")
+    code = """
+import sys
+from typer.testing import CliRunner
+from miles_cli.app import app
+print(CliRunner().invoke(app, ["train", "--preset", "reverse", "--prompt-data", "data.jsonl"]).exit_code)
+print([name for name in ("torch", "ray", "transformers") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split("\n") == ["2", "[]", ""]
 
 
 def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
