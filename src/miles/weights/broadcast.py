@@ -10,7 +10,7 @@ from typing import Any
 
 from miles.engines.client import EngineClient
 from miles.engines.weight_calls import Landing, init_weights_update_group, update_weights_from_distributed
-from miles.errors import EngineError
+from miles.errors import EngineError, PolicyError
 from miles.weights.buckets import Specs, WeightSource, num_bytes, send_buckets
 from miles.weights.transport import Engines
 
@@ -72,7 +72,10 @@ class BroadcastTransport:
             asked = init_weights_update_group(client, name, self._host, port, self._size, self._backend)
             engine = asyncio.create_task(asked)
             policy = asyncio.create_task(self._source.join(name, self._size, self._backend, limit))
-            await both(engine, policy)
+            try:
+                await both(engine, policy)
+            except PolicyError as error:
+                raise EngineError(f"{client.address} did not join the policy's group: {error}") from error
             self._groups[client] = name
 
     async def _send(self, version: int, index: int, engines: Engines, landing: Landing) -> None:
