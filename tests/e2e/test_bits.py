@@ -35,14 +35,14 @@ def test_two_sync_runs_agree_bit_for_bit(run_here: Run, tmp_path: Path) -> None:
     assert without_times([json.loads(line) for line in lines]) == without_times(first.rows)
 
 
-@pytest.mark.parametrize("way", ["tensor", "broadcast"])
-def test_weights_that_travel_another_way_are_the_same(run_here: Run, way: str) -> None:
-    disk = run_here("train", *SAME[:-1], "4", run_dir="disk")
-    other = run_here(
-        "train", *SAME[:-1], "4", "--update-weight-transfer-mode", way, "--update-weight-buffer-size", "300000",
-        "--check-weight-update", run_dir=way,
-    )  # fmt: skip
-    assert without_times(disk.rows) == without_times(other.rows)
+def test_how_weights_travel_and_who_shares_devices_changes_nothing(run_here: Run) -> None:
+    short, in_buckets = (*SAME[:-1], "4"), ("--update-weight-buffer-size", "300000", "--check-weight-update")
+    plain = run_here("train", *short, run_dir="plain")
+    for way in ("tensor", "broadcast"):
+        other = run_here("train", *short, "--update-weight-transfer-mode", way, *in_buckets, run_dir=way)
+        assert without_times(other.rows) == without_times(plain.rows), way
+    shared = run_here("train", *short, "--colocate", "--check-weight-update", run_dir="shared")
+    assert without_times(shared.rows) == without_times(plain.rows)
 
 
 def test_fully_async_with_bound_zero_is_sync(run_here: Run) -> None:
