@@ -56,3 +56,15 @@ def test_padding_rows_of_a_prefill_are_not_stored() -> None:
     zeros = torch.zeros(SLOTS, KV_HEADS, 1, SIZE)
     keys, _ = cache.update(zeros, zeros, 0)
     assert keys.sum(dim=(1, 2, 3)).tolist() == [0, *[KV_HEADS * 5 * SIZE] * 2, 0, 0]
+
+
+def test_released_memory_is_the_systems_and_comes_back_empty() -> None:
+    cache = SlotCache(2, 3, 2, 8, 4)
+    storage = cache._kv.untyped_storage()
+    cache._kv.fill_(1.0)
+    held = storage.nbytes()
+    cache.release()
+    assert storage.nbytes() == 0
+    cache.resume()
+    assert storage.nbytes() == held == cache._kv.nbytes
+    assert not cache._kv.any()

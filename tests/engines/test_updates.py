@@ -31,6 +31,12 @@ from .update_suite import LENGTH, PROMPTS, spans_of, update
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
 
 
+@pytest.fixture
+def way() -> str:
+    """The transport of the suite here; ``test_load`` takes the others."""
+    return "disk"
+
+
 async def test_update_without_a_pause(fresh: Http, qwen3: ModelFolders) -> None:
     task = asyncio.create_task(fresh.generate([5, 6, 7], **LENGTH))
     await fresh.until_busy()

@@ -98,11 +98,6 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
         """Zero slots that may hold numbers that are not finite."""
         self._kv[:, :, slots] = 0
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory held now."""
-        return self._kv.untyped_storage().nbytes()
-
     def release(self) -> None:
         """Give the memory back; nothing may be stored or read until ``resume``."""
         self._kv.untyped_storage().resize_(0)
