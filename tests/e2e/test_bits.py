@@ -28,8 +28,13 @@ def shared(rows: Rows, other: Rows) -> tuple[Rows, Rows]:
     return cut(rows, other), cut(other, rows)
 
 
-def test_two_sync_runs_agree_bit_for_bit(run_here: Run, tmp_path: Path) -> None:
-    first, second = run_here("train", *SAME, run_dir="a"), run_here("train", *SAME, run_dir="b")
+PPO = ("--advantage-estimator", "ppo", "--num-critic-only-steps", "2")
+TWO_RANKS = ("--actor-num-gpus-per-node", "2", "--dtype", "bfloat16")
+
+
+@pytest.mark.parametrize("more", [(), (*PPO, *TWO_RANKS)], ids=["plain", "ppo on two ranks in bfloat16"])
+def test_two_sync_runs_agree_bit_for_bit(run_here: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
+    first, second = run_here("train", *SAME, *more, run_dir="a"), run_here("train", *SAME, *more, run_dir="b")
     assert without_times(first.rows) == without_times(second.rows)
     lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
     assert without_times([json.loads(line) for line in lines]) == without_times(first.rows)
@@ -54,10 +59,11 @@ def test_fully_async_with_bound_zero_is_sync(run_here: Run) -> None:
     assert "train/grad_norm" in one[1] and "rollout/raw_reward" in one[1]
 
 
-def test_a_resumed_sync_run_is_the_uninterrupted_one(run_here: Run, tmp_path: Path) -> None:
-    whole = run_here("train", *SAME, run_dir="whole")
-    run_here("train", *SAME[:-1], "4", run_dir="halves")
-    run_here("train", *SAME, run_dir="halves")
+@pytest.mark.parametrize("more", [(), PPO], ids=["plain", "ppo"])
+def test_a_resumed_sync_run_is_the_uninterrupted_one(run_here: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
+    whole = run_here("train", *SAME, *more, run_dir="whole")
+    run_here("train", *SAME[:-1], "4", *more, run_dir="halves")
+    run_here("train", *SAME, *more, run_dir="halves")
     rows = [json.loads(line) for line in (tmp_path / "halves" / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in without_times(rows) if "train/loss" in row]
     assert steps == [row for row in without_times(whole.rows) if "train/loss" in row]

@@ -59,6 +59,11 @@ def test_ppo_runs_under_every_schedule(run_here: Run, schedule: tuple[str, ...])
     assert [("train/loss" in row) for row in steps] == [False] * 3 + [True] * 3
 
 
+def test_policy_and_engines_agree_on_log_probs_at_any_temperature(run_here: Run) -> None:
+    run = run_here("train", "--num-rollout", "6", "--rollout-temperature", "0.7", "--skip-eval-before-train")
+    assert max(row["train/train_rollout_logprob_abs_diff"] for row in run.rows if "train/loss" in row) < 1e-4
+
+
 def test_policy_and_engines_compute_in_bfloat16(run_here: Run) -> None:
     run = run_here("train", "--num-rollout", "8", "--dtype", "bfloat16", "--skip-eval-before-train")
     differences = [row["train/train_rollout_logprob_abs_diff"] for row in run.rows if "train/loss" in row]

@@ -57,7 +57,7 @@ def test_gradients_are_sound(rows: list[dict[str, Any]]) -> None:
 
 def test_sampler_and_policy_agree(rows: list[dict[str, Any]]) -> None:
     assert all(row["train/train_rollout_logprob_abs_diff"] < 0.1 for row in rows)
-    assert all(0.8 < row["train/tis_mean"] < 1.2 for row in rows)
+    assert all(0.8 < row["train/importance_ratio"] < 1.2 for row in rows)
 
 
 def test_rewards_are_earned(rows: list[dict[str, Any]]) -> None:

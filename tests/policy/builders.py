@@ -72,6 +72,7 @@ def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -
             "lr_warmup_iters",
             "weight_decay",
             "clip_grad",
+            "non_finite_steps",
             "vocab_chunk_size",
             "optimizer_cpu_offload",
         ),

@@ -43,17 +43,24 @@ def gradient_of(built: Trainer, made: Any) -> torch.Tensor:
     return torch.cat([whole(parameter.grad).flatten() for parameter in built.model.parameters() if parameter.grad is not None])
 
 
+def cuts(ranks: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """One batch, computed in several ways that change nothing."""
+    built = {
+        "packed": trainer(ranks, dtype),
+        "one sample at a time": trainer(ranks, dtype, sizes={"micro_batch_size": 1}),
+        "vocabulary chunks": trainer(ranks, dtype, vocab_chunk_size=5),
+        "checkpointing": checkpointed(ranks, dtype),
+    }
+    return {name: gradient_of(one, ROLLOUTS[0]) for name, one in built.items()}
+
+
 def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
     """One batch under several cuts."""
     made = ROLLOUTS[0]
-    found = {
-        "packed": gradient_of(trainer(ranks), made),
-        "one sample at a time": gradient_of(trainer(ranks, sizes={"micro_batch_size": 1}), made),
-        "float32": gradient_of(trainer(ranks, torch.float32), made),
+    found = cuts(ranks, torch.float64) | {f"float32, {name}": vector for name, vector in cuts(ranks, torch.float32).items()}
+    found |= {
         "bfloat16": gradient_of(trainer(ranks, torch.float32, dtype="bfloat16" if ranks else "float32"), made),
         "entropy": gradient_of(trainer(ranks, entropy_coef=0.05, loss_aggregation="sequence-mean"), made),
-        "vocabulary chunks": gradient_of(trainer(ranks, vocab_chunk_size=5), made),
-        "checkpointing": gradient_of(checkpointed(ranks), made),
         "critic": with_a_critic(ranks, made),
         "adapters": gradient_of(adapted(ranks), made),
     }
@@ -77,9 +84,9 @@ def adapted(ranks: Any) -> Trainer:
     return built
 
 
-def checkpointed(ranks: Any) -> Trainer:
+def checkpointed(ranks: Any, dtype: torch.dtype) -> Trainer:
     """Activations are made anew in the backward pass."""
-    model = policy_model()
+    model = policy_model(dtype=dtype)
     model.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     return Trainer(config(**LIVELY), derived(8), ranks, model)
 

@@ -150,6 +150,8 @@ class ReferenceTrainer:
         row["train/train_rollout_logprob_abs_diff"] = mean("difference", compared)
         row["train/train_rollout_kl"] = sum(r["weight"] - 1 - math.log(r["weight"]) for r in compared) / len(compared)
         row["train/ess"] = total**2 / (len(compared) * squares)
-        if self.config.algorithm.off_policy_correction in ("tis", "icepop"):
-            row |= {"train/tis_mean": mean("weight", compared), "train/tis_clipfrac": mean("limited", compared)}
+        row["train/importance_ratio"] = mean("weight", compared)
+        share = {"tis": "tis_clipfrac", "icepop": "icepop_maskfrac"}.get(self.config.algorithm.off_policy_correction)
+        if share:
+            row[f"train/{share}"] = mean("limited", compared)
         return row

@@ -222,6 +222,9 @@ def test_a_value_loss_that_is_no_number_stops_the_critic(ppo):
     built = ppo()
     built.critic.model.value_head.weight.register_hook(lambda grad: torch.full_like(grad, torch.nan))
     before = weights(built.critic.model)
+    skipping = ppo(non_finite_steps="skip")
+    skipping.critic.model.value_head.weight.register_hook(lambda grad: torch.full_like(grad, torch.nan))
+    assert skipping.train_on(MADE, 0).metrics["train/critic_skipped_steps"] == 1
     with pytest.raises(NotFiniteError, match="rollout 3, step 0 of the critic: the loss is .* norm nan"):
         built.train_on(MADE, 0)
     assert torch.equal(weights(built.critic.model), before)

@@ -190,8 +190,20 @@ def test_metrics_are_told_apart_by_staleness():
     metrics = trainer(made, off_policy_correction="tis", entropy_coef=0.01).train_on(aged, 3).metrics
     ages = {name.split("/")[1] for name in metrics if "staleness" in name}
     assert ages == {"staleness_0", "staleness_1"}
-    low, high = sorted(metrics[f"train/{age}/tis_mean"] for age in ages)
-    assert low < metrics["train/tis_mean"] < high
+    names = {name.rpartition("/")[2] for name in metrics if "staleness" in name}
+    assert names == {
+        "ppo_kl", "pg_clipfrac", "train_rollout_logprob_abs_diff", "train_rollout_kl", "ess", "importance_ratio", "tis_clipfrac"
+    }  # fmt: skip
+    low, high = sorted(metrics[f"train/{age}/importance_ratio"] for age in ages)
+    assert low < metrics["train/importance_ratio"] < high
+
+
+def test_one_age_is_told_where_it_is_not_that_of_the_policy():
+    made = random_rollout(9, num_groups=2)
+    options = {"off_policy_correction": "icepop", "tis_clip": 1.05}
+    stale, fresh = (trainer(made, **options).train_on(made, version).metrics for version in (2, 0))
+    assert stale["train/staleness_2/icepop_maskfrac"] == stale["train/icepop_maskfrac"] > 0
+    assert not any("staleness" in name for name in fresh)
 
 
 def equal_rewards():
@@ -247,6 +259,19 @@ def test_a_gradient_that_is_no_number_stops_before_the_weights(bad):
         built.train_on(made, 3)
     assert all(torch.equal(old, new) for old, new in zip(before, built.model.parameters(), strict=True))
     assert built.num_optimizer_steps == 0
+
+
+def test_a_step_that_is_no_number_can_be_skipped():
+    made = random_rollout(10)
+    skipping, plain = trainer(made, non_finite_steps="skip"), trainer(made)
+    weight = skipping.model.causal_lm.model.layers[0].mlp.up_proj.weight
+    hook = weight.register_hook(lambda grad: torch.full_like(grad, math.nan))
+    report = skipping.train_on(made, 0)
+    assert report.num_optimizer_steps == skipping.num_optimizer_steps == 0
+    assert report.metrics.keys() == {"train/skipped_steps", "train/zero_advantage_share"}
+    hook.remove()
+    assert skipping.train_on(made, 0).metrics == plain.train_on(made, 0).metrics
+    assert all(map(torch.equal, skipping.model.parameters(), plain.model.parameters()))
 
 
 def test_a_rollout_of_another_size_is_refused():

@@ -57,7 +57,7 @@ LOSING = (
 
 
 def test_lost_servers_cost_no_sample_and_the_run_learns(start_miles: Start) -> None:
-    run = start_miles(*LOSING, "--engine", "sglang")
+    run = start_miles(*LOSING, "--engine", "sglang", "--rollout-temperature", "0.9")
     both_are_lost(run, "sglang::scheduler", "sglang::scheduler")
     loses_nothing(run, 50)
     steps = [row for row in run.rows if "train/loss" in row]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived, critic_only_rollouts, values_of
+from miles.errors import NotFiniteError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
 from miles.policy.loss_spec import LossSpec
@@ -53,6 +54,7 @@ class Critic:
         self.schedule = build_schedule(self.optimizer, options, derived.num_rollout * derived.num_steps_per_rollout)
         self._planner = replace(planner, spec=LossSpec(), hidden_size=model.hidden_size, shares_prompts=model.shares_prompts)
         self._ranks, self._value_clip, self._clip_grad = planner.ranks, chosen.value_clip, options.clip_grad
+        self._skips_steps = options.non_finite_steps == "skip"
 
     def values(self, batch: TrainBatch) -> Tensor:
         """[response tokens], on the CPU: value of the text before each token; 0 where no return is known.
@@ -73,13 +75,21 @@ class Critic:
             NotFiniteError: a loss or gradient is not finite; the weights are those of the last whole step.
         """
         seen = with_returns(batch)
+        steps = self._planner.plan(seen, [True] * seen.num_samples)
         rows: list[tuple[float, float, float]] = []
-        rate = 0.0
-        for number, step in enumerate(self._planner.plan(seen, [True] * seen.num_samples)):
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        for number, step in enumerate(steps):
             rate = float(self.optimizer.param_groups[0]["lr"])
-            rows.append(self._take_step(step, targets, f"rollout {batch.rollout_id}, step {number} of the critic"))
-        loss, clipped, norm = (mean(column) for column in zip(*rows, strict=True))
-        row = {"value_loss": loss, "value_clipfrac": clipped, "critic_grad_norm": norm, "critic_lr": rate}
+            try:
+                rows.append(self._take_step(step, targets, f"rollout {batch.rollout_id}, step {number} of the critic"))
+            except NotFiniteError:
+                if not self._skips_steps:
+                    raise
+        row = {"critic_lr": rate}
+        for place, name in enumerate(("value_loss", "value_clipfrac", "critic_grad_norm") if rows else ()):
+            row[name] = mean([of_step[place] for of_step in rows])
+        if len(rows) < len(steps):
+            row["critic_skipped_steps"] = float(len(steps) - len(rows))
         return {f"train/{name}": value for name, value in (row | fit_of(targets, torch.tensor(seen.trained))).items()}
 
     def _take_step(self, step: PlannedStep, targets: ValueTargets, where: str) -> tuple[float, float, float]:

@@ -40,7 +40,8 @@ def token_sums(losses: TokenLosses, columns: TokenColumns, lag: Tensor, num_lags
 class Tally:
     """What one training step adds up, over its optimiser steps.
 
-    sums: ``token_sums`` of this rank. pg_losses, entropies, kl_losses, grad_norms, learning_rates: one per optimiser step.
+    sums: ``token_sums`` of this rank. skipped: optimiser steps that were not taken. pg_losses, entropies, kl_losses, grad_norms,
+    learning_rates: one per optimiser step that was.
     """
 
     sums: Tensor
@@ -49,6 +50,7 @@ class Tally:
     kl_losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
+    skipped: int = 0
 
     @classmethod
     def of_lags(cls, num_lags: int) -> "Tally":
@@ -74,9 +76,25 @@ class Tally:
         had a forward pass, and missing where none had. ``ppo_kl``: anchor − π, the anchor being the clip's denominator.
         ``pg_clipfrac``: share where the clip decided. ``train_rollout_logprob_abs_diff``: |old − μ|. ``train_rollout_kl``: KL
         from sampler to trainer, ρ − 1 − log ρ with ρ = old/μ. ``ess``: (Σρ)² / (n·Σρ²), 1 where sampler and policy agree.
-        ``tis_mean``: ρ before its limits; ``tis_clipfrac``: share that the limits changed (only with such a correction).
-        ``staleness_N/…``: the same of the tokens that are N versions old, where there are tokens of several ages.
+        ``importance_ratio``: ρ before its limits. ``tis_clipfrac``: share of ρ that the limits changed, ``icepop_maskfrac``:
+        share of tokens that they left without a loss (each only with such a correction).
+        ``staleness_N/…``: the same of the tokens that are N versions old, where some are older than the policy.
+        ``skipped_steps``: optimiser steps left out since their loss or gradient was no number; only where some were.
         """
+        row = self._of_steps(spec)
+        if self.skipped:
+            row["train/skipped_steps"] = float(self.skipped)
+        total = ranks.sum(self.sums)
+        row |= token_means("train", total.sum(0), spec)
+        ages = [lag for lag, sums in enumerate(total) if sums[0] > 0]
+        for lag in ages if any(ages) else ():
+            row |= token_means(f"train/staleness_{lag}", total[lag], spec)
+        return row
+
+    def _of_steps(self, spec: LossSpec) -> Metrics:
+        """What the optimiser steps that were taken say; nothing where none was."""
+        if not self.learning_rates:
+            return {}
         pg_loss, entropy, kl = mean(self.pg_losses), mean(self.entropies), mean(self.kl_losses)
         row = {
             "train/loss": pg_loss - spec.entropy_coef * entropy + spec.kl_coef * kl,
@@ -86,14 +104,7 @@ class Tally:
         }
         if spec.entropy_coef:
             row["train/entropy"] = entropy
-        if spec.kl_kind is not None:
-            row["train/kl_loss"] = kl
-        total = ranks.sum(self.sums)
-        row |= token_means("train", total.sum(0), spec)
-        ages = [lag for lag, sums in enumerate(total) if sums[0] > 0]
-        for lag in ages if len(ages) > 1 else ():
-            row |= token_means(f"train/staleness_{lag}", total[lag], spec)
-        return row
+        return row | ({} if spec.kl_kind is None else {"train/kl_loss": kl})
 
 
 def token_means(prefix: str, sums: Tensor, spec: LossSpec) -> Metrics:
@@ -107,7 +118,8 @@ def token_means(prefix: str, sums: Tensor, spec: LossSpec) -> Metrics:
         row[f"{prefix}/train_rollout_logprob_abs_diff"] = total["abs_diff"] / compared
         row[f"{prefix}/train_rollout_kl"] = total["sampler_kl"] / compared
         row[f"{prefix}/ess"] = total["ratio"] ** 2 / (compared * total["ratio_squared"])
+        row[f"{prefix}/importance_ratio"] = total["ratio"] / compared
         if spec.weighs:
-            row[f"{prefix}/tis_mean"] = total["ratio"] / compared
-            row[f"{prefix}/tis_clipfrac"] = total["limited"] / compared
+            share = "icepop_maskfrac" if spec.correction == "icepop" else "tis_clipfrac"
+            row[f"{prefix}/{share}"] = total["limited"] / compared
     return row

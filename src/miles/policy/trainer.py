@@ -12,6 +12,7 @@ from torch import Tensor
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
+from miles.errors import NotFiniteError
 from miles.policy.adapters import add_adapters
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
@@ -99,7 +100,7 @@ class Trainer:
         self.num_optimizer_steps = 0
         self._spec, self._advantage_spec = LossSpec.from_config(config), AdvantageSpec.from_config(config)
         self._temperature = config.sampling.rollout_temperature
-        self._clip_grad = config.optimizer.clip_grad
+        self._clip_grad, self._skips_steps = config.optimizer.clip_grad, config.optimizer.non_finite_steps == "skip"
         self._publish_interval = derived.update_weights_interval
         self._planner = StepPlanner(
             num_steps=derived.num_steps_per_rollout,
@@ -140,7 +141,8 @@ class Trainer:
             where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
             progress = number / (len(made.steps) * self._publish_interval)
             self._take_step(step, made.columns, tally, Moment(number, progress, where))
-        return StepReport(tally.metrics(self._spec, self.ranks) | made.metrics, len(made.steps))
+        metrics = tally.metrics(self._spec, self.ranks) | made.metrics
+        return StepReport(metrics, len(made.steps) - tally.skipped)
 
     def mean_loss(self, batch: TrainBatch) -> float:
         """Mean of −log π over the trained tokens, without a step."""
@@ -207,16 +209,26 @@ class Trainer:
         return over_tokens(batch, parts, model, lambda part: model(part, self._temperature, False).logprobs)
 
     def _take_step(self, step: PlannedStep, columns: StepColumns, tally: Tally, moment: Moment) -> None:
-        """Forward and backward over all parts, then one step of the optimiser; also where no part is left."""
+        """Forward and backward over all parts, then one step of the optimiser; also where no part is left.
+
+        A step that is skipped leaves the optimiser, the schedule and what is measured as they were.
+        """
         zero_gradients(self.model)
         divisor = self.divisor(step)
-        aggregated = torch.zeros(3, dtype=torch.float64)
+        aggregated, seen = torch.zeros(3, dtype=torch.float64), Tally.of_lags(len(tally.sums))
         for part in step.parts:
             with naming_micro_batch(part):
-                aggregated += self.backward(part, columns, divisor, tally, moment)
+                aggregated += self.backward(part, columns, divisor, seen, moment)
         pg_loss, entropy, kl = self.ranks.sum(aggregated).tolist()
         loss = pg_loss - self._spec.entropy_coef * entropy + self._spec.kl_coef * kl
-        grad_norm = clip_gradient(self.model, self._clip_grad, loss, moment.where)
+        try:
+            grad_norm = clip_gradient(self.model, self._clip_grad, loss, moment.where)
+        except NotFiniteError:
+            if not self._skips_steps:
+                raise
+            tally.skipped += 1
+            return
+        tally.add_tokens(seen.sums)
         tally.add_step((pg_loss, entropy, kl), grad_norm, self.learning_rate)
         self.optimizer.step()
         self.schedule.step()

@@ -30,6 +30,15 @@ class OptimizerOptions(OptionSet):
     adam_beta2: float = option(0.95, "AdamW beta 2.", panel=PANEL, ge=0, lt=1, usual=False, on_resume="course")
     adam_eps: float = option(1e-8, "AdamW epsilon.", panel=PANEL, gt=0, usual=False, on_resume="course")
     clip_grad: float = option(1.0, "Largest gradient norm.", panel=PANEL, gt=0, known_as=["max_grad_norm"], on_resume="course")
+    non_finite_steps: Literal["stop", "skip"] = option(
+        "stop",
+        "An optimiser step whose loss or gradient is no number: `stop` ends the run and keeps the batch for `miles replay`, "
+        "`skip` leaves the step out and counts it.",
+        panel=PANEL,
+        usual=False,
+        known_as=["check_for_nan_in_loss_and_grad"],
+        on_resume="course",
+    )
     optimizer_cpu_offload: bool = option(
         False,
         "Keep weights, gradients and moments of the policy in host memory and take the optimiser's steps there; needs a GPU.",
