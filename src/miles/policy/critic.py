@@ -20,7 +20,7 @@ from miles.policy.memory import naming_micro_batch
 from miles.policy.optimizer import build_optimizer, build_schedule, clip_gradient, zero_gradients
 from miles.policy.ranks import ProcessRanks
 from miles.policy.scoring import over_tokens
-from miles.policy.sharding import shard_model
+from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_plan import PlannedStep, StepPlanner
 from miles.policy.value_model import ValueModel, load_value_model
 from miles.types import Metrics, mean
@@ -142,7 +142,7 @@ def load_critic(config: AnyConfig, derived: Derived, planner: StepPlanner) -> Cr
     options, ranks = config.model, planner.ranks
     model = load_value_model(
         config.critic.critic_load or options.hf_checkpoint,
-        device=derived.device,
+        device=loads_on(config, derived.device),
         gradient_checkpointing=options.gradient_checkpointing,
     )
     if isinstance(ranks, ProcessRanks):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from miles.config.commands import AnyConfig
 from miles.config.options.model import Dtype
 from miles.errors import PolicyError
 from miles.policy.model import DecoderModel
@@ -29,8 +30,8 @@ def shard_model(model: DecoderModel, mesh: Any, *, dtype: Dtype = "float32", off
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     placed: dict[str, Any] = {"mesh": mesh, "mp_policy": half if dtype == "bfloat16" else MixedPrecisionPolicy()}
     if offload:
-        model.runs_on = model.device
-        placed["offload_policy"] = CPUOffloadPolicy(pin_memory=model.device.type == "cuda")
+        model.runs_on = torch.device(mesh.device_type)
+        placed["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
     for layer in layers_of(model):
         fully_shard(layer, **placed)
     fully_shard(model, **placed, reshard_after_forward=True)  # a pass without a gradient must leave slices behind
@@ -38,6 +39,11 @@ def shard_model(model: DecoderModel, mesh: Any, *, dtype: Dtype = "float32", off
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo multiplies nothing on the way
+
+
+def loads_on(config: AnyConfig, device: str) -> str:
+    """Where a model is read before it is spread: what is offloaded goes layer by layer, so that it need not fit the device."""
+    return "cpu" if config.optimizer.optimizer_cpu_offload else device
 
 
 def layers_of(model: DecoderModel) -> list[nn.Module]:

@@ -27,7 +27,7 @@ from miles.policy.packing import Limits
 from miles.policy.ranks import OneRank, ProcessRanks, Ranks
 from miles.policy.reference_model import Reference, load_reference
 from miles.policy.scoring import over_tokens
-from miles.policy.sharding import shard_model
+from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_metrics import Tally, token_sums
 from miles.policy.step_plan import PlannedStep, StepPlanner
 from miles.types import Metrics, Rollout, StepReport
@@ -87,7 +87,7 @@ class Trainer:
         """
         options, self.ranks = config.model, ranks or OneRank()
         self.model = model or load_model(
-            options.hf_checkpoint, device=derived.device, gradient_checkpointing=options.gradient_checkpointing
+            options.hf_checkpoint, device=loads_on(config, derived.device), gradient_checkpointing=options.gradient_checkpointing
         )
         chunk_vocabulary(self.model, config.optimizer.vocab_chunk_size)
         add_adapters(self.model, config.lora, base=options.hf_checkpoint, seed=config.run.seed)
