@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from miles.errors import CheckpointError, NotFiniteError
@@ -100,6 +100,7 @@ def test_normalised_advantages_leave_the_returns_alone():
 @given(NUMBER, NUMBER, NUMBER, st.floats(0.01, 2))
 @settings(max_examples=60, deadline=None)
 def test_the_value_loss_is_the_larger_of_two_squares(value, before, goal, clip):
+    assume(abs(abs(value - before) - clip) > 1e-6)  # on the edge rounding decides
     given_value = torch.tensor([value], dtype=torch.float64, requires_grad=True)
     loss, clipped = clipped_value_loss(given_value, torch.tensor([before]).double(), torch.tensor([goal]).double(), clip)
     bounded = min(max(value, before - clip), before + clip)
@@ -107,7 +108,7 @@ def test_the_value_loss_is_the_larger_of_two_squares(value, before, goal, clip):
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-10, abs=1e-12)
     loss.sum().backward()
     if (value - goal) ** 2 != (bounded - goal) ** 2 or value == bounded:
-        assert float(given_value.grad) == (0.0 if clipped else pytest.approx(value - goal, abs=1e-12))
+        assert float(given_value.grad) == pytest.approx(0.0 if clipped else value - goal, abs=1e-12)
 
 
 def value_model(seed=5):
