@@ -28,7 +28,7 @@ class ValueModel(DecoderModel):
     def forward(self, batch: ForwardInput) -> Tensor:
         """[tokens], at least float32: value of the text before each token of the batch."""
         values: Tensor = self.value_head(self.hidden(batch)[batch.source])[:, 0]
-        return values.to(at_least_float32(values.dtype))
+        return values.to(at_least_float32(values.dtype), copy=True)  # FSDP2 takes no views
 
 
 def load_value_model(folder: Path, *, device: str, gradient_checkpointing: bool) -> ValueModel:
