@@ -162,6 +162,25 @@ FILE_CHECKS = (
 )
 
 
+def warm_ups_within(facts: Facts) -> Find:
+    """A check that every warm-up ends before the run does."""
+
+    def warm_up(view: View) -> Iterator[Problem]:
+        rollouts, alone = count_rollouts(view.values, facts.num_prompts), critic_only_rollouts(view.values)
+        if alone >= rollouts:
+            why = f"leaves the policy none of the run's rollouts, which are {rollouts}"
+            yield view.problem("num_critic_only_steps", why, f"Give --num-critic-only-steps at most {rollouts - 1}")
+            return
+        per_rollout = batch_sizes(view.values)[1]
+        warm_ups = {"lr_warmup_iters": (rollouts - alone) * per_rollout, "critic_lr_warmup_iters": rollouts * per_rollout}
+        for name, steps in warm_ups.items():
+            if view[name] >= steps:
+                why = f"leaves nothing of the run, which has optimiser steps: {steps}"
+                yield view.problem(name, why, f"Give {option_table()[name].flag} at most {steps - 1}")
+
+    return warm_up
+
+
 def checks_with(facts: Facts) -> tuple[Check, ...]:
     """The checks that compare options with the facts of the files and the machine."""
 
@@ -188,19 +207,6 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
             why = f"leaves no room for a prompt in {limit} tokens"
             yield view.problem("eval_max_response_len", why, f"Give --eval-max-response-len less than {limit}")
 
-    def warm_up(view: View) -> Iterator[Problem]:
-        rollouts, alone = count_rollouts(view.values, facts.num_prompts), critic_only_rollouts(view.values)
-        if alone >= rollouts:
-            why = f"leaves the policy none of the run's rollouts, which are {rollouts}"
-            yield view.problem("num_critic_only_steps", why, f"Give --num-critic-only-steps at most {rollouts - 1}")
-            return
-        per_rollout = batch_sizes(view.values)[1]
-        warm_ups = {"lr_warmup_iters": (rollouts - alone) * per_rollout, "critic_lr_warmup_iters": rollouts * per_rollout}
-        for name, steps in warm_ups.items():
-            if view[name] >= steps:
-                why = f"leaves nothing of the run, which has optimiser steps: {steps}"
-                yield view.problem(name, why, f"Give {option_table()[name].flag} at most {steps - 1}")
-
     def machine(view: View) -> Iterator[Problem]:
         if view["device"] == "cuda" and not facts.has_cuda:
             yield view.problem("device", "needs an NVIDIA driver, and there is none here", "Pass --device cpu")
@@ -223,7 +229,7 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(model_limit, ("rollout_max_context_len", "rollout_max_response_len")),
         Check(prompt_limit, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
         Check(eval_limit, ("rollout_max_context_len", "eval_max_response_len")),
-        Check(warm_up, ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
+        Check(warm_ups_within(facts), ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
         Check(machine, ("device",)),
         Check(offload, ("optimizer_cpu_offload", "device")),
         Check(router, ("router_policy", "router", "engine", "device", "rollout_external_engine_addrs", *ENGINE_COUNT)),
