@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import orjson
 
 from miles.config.commands import SftConfig
 from miles.errors import DataError
 from miles.policy.examples import Example
-from miles.rollout.prompt_lines import PromptFormat, Tokenizer, is_message, kind, prompt_text, shortened, take
+from miles.rollout.prompt_lines import (
+    PromptFormat,
+    Tokenizer,
+    is_message,
+    kind,
+    object_of,
+    prompt_text,
+    take,
+    templated,
+    usable_lines,
+)
 from miles.rollout.prompts import PromptOrder
 
 
@@ -55,22 +64,7 @@ def read_examples(path: Path, tokenizer: EndingTokenizer, example_format: Exampl
     Raises:
         DataError: names every line that cannot be used, the first 20 in full.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check --prompt-data or --eval-prompt-data") from error
-    examples, problems = [], []
-    for row, raw in enumerate(content.splitlines(), 1):
-        try:
-            if raw.strip():
-                examples.append(parse_example(raw, tokenizer, example_format))
-        except DataError as error:
-            problems.append(f"{path}:{row}: {error}")
-    if problems:
-        raise DataError("\n".join(shortened(problems)))
-    if not examples:
-        raise DataError(f"{path}: holds no example. Write one JSON object per line")
-    return tuple(examples)
+    return usable_lines(path, lambda raw, _: parse_example(raw, tokenizer, example_format), "example")
 
 
 def parse_example(raw: bytes, tokenizer: EndingTokenizer, example_format: ExampleFormat) -> Example:
@@ -79,12 +73,7 @@ def parse_example(raw: bytes, tokenizer: EndingTokenizer, example_format: Exampl
     Raises:
         DataError: what is wrong with it and what to do; without the file's name.
     """
-    try:
-        fields = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"is not JSON ({error}). Write one JSON object per line") from error
-    if not isinstance(fields, dict):
-        raise DataError(f"holds {kind(fields)}, not an object. Write one JSON object per line")
+    fields = object_of(raw)
     made = example_of(parts_of(fields, tokenizer, example_format), tokenizer)
     if made.length > example_format.max_tokens:
         raise DataError(
@@ -113,10 +102,10 @@ def conversation_parts(messages: Any, tokenizer: EndingTokenizer) -> Iterator[tu
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers or answers[0] == 0:
         raise DataError("has no turn of the assistant after another's. Add the answer that is to be learned")
-    written, whole = "", templated(tokenizer, messages, prompts=False)
+    written, whole = "", templated(tokenizer, messages, up_to_an_answer=False)
     for place in answers:
-        before = templated(tokenizer, messages[:place], prompts=True)
-        after = templated(tokenizer, messages[: place + 1], prompts=False)
+        before = templated(tokenizer, messages[:place], up_to_an_answer=True)
+        after = templated(tokenizer, messages[: place + 1], up_to_an_answer=False)
         if not (before.startswith(written) and after.startswith(before) and whole.startswith(after)):
             raise DataError(
                 f"the chat template does not write turn {place + 1} the same in the middle of a conversation as at its end. "
@@ -125,16 +114,6 @@ def conversation_parts(messages: Any, tokenizer: EndingTokenizer) -> Iterator[tu
         yield before[len(written) :], False
         yield after[len(before) :], True
         written = after
-
-
-def templated(tokenizer: EndingTokenizer, messages: list[dict[str, str]], *, prompts: bool) -> str:
-    """Messages as the template writes them; ``prompts`` up to where an answer begins."""
-    try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompts)
-    except Exception as error:
-        raise DataError(
-            f"the chat template refuses these messages ({error}). Mend the messages or the tokenizer's template"
-        ) from error
 
 
 def example_of(parts: Sequence[tuple[str, bool]], tokenizer: EndingTokenizer) -> Example:

@@ -5,10 +5,10 @@ A line is a JSON object; under ``--input-key`` it holds a string, or a list of c
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -16,6 +16,7 @@ from miles.config.options.data import DataOptions
 from miles.errors import DataError
 
 MAX_REPORTED = 20
+Line = TypeVar("Line")
 
 
 class Tokenizer(Protocol):
@@ -71,6 +72,15 @@ def read_lines(path: Path, tokenizer: Tokenizer, line_format: PromptFormat) -> t
     Raises:
         DataError: names every line that cannot be used, the first 20 in full.
     """
+    return usable_lines(path, lambda raw, row: parse_line(raw, row, tokenizer, line_format), "prompt")
+
+
+def usable_lines(path: Path, parse: Callable[[bytes, int], Line], what: str) -> tuple[Line, ...]:
+    """What ``parse`` makes of every line that is not blank, given it and its place from 0.
+
+    Raises:
+        DataError: names every line that cannot be used, the first 20 in full; or there is none at all.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -79,13 +89,13 @@ def read_lines(path: Path, tokenizer: Tokenizer, line_format: PromptFormat) -> t
     for row, raw in enumerate(content.splitlines()):
         try:
             if raw.strip():
-                lines.append(parse_line(raw, row, tokenizer, line_format))
+                lines.append(parse(raw, row))
         except DataError as error:
             problems.append(f"{path}:{row + 1}: {error}")
     if problems:
         raise DataError("\n".join(shortened(problems)))
     if not lines:
-        raise DataError(f"{path}: holds no prompt. Write one JSON object per line")
+        raise DataError(f"{path}: holds no {what}. Write one JSON object per line")
     return tuple(lines)
 
 
@@ -102,18 +112,28 @@ def parse_line(raw: bytes, row: int, tokenizer: Tokenizer, line_format: PromptFo
     Raises:
         DataError: what is wrong with it and what to do; without the file's name.
     """
-    try:
-        fields = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"is not JSON ({error}). Write one JSON object per line") from error
-    if not isinstance(fields, dict):
-        raise DataError(f"holds {kind(fields)}, not an object. Write one JSON object per line")
+    fields = object_of(raw)
     text = prompt_text(take(fields, line_format.input_key, "--input-key"), tokenizer, line_format)
     label = None if line_format.label_key is None else take(fields, line_format.label_key, "--label-key")
     metadata = {} if line_format.metadata_key is None else take(fields, line_format.metadata_key, "--metadata-key")
     if not isinstance(metadata, dict):
         raise DataError(f'key "{line_format.metadata_key}" holds {kind(metadata)}, not an object (--metadata-key)')
     return PromptLine(row, text, encode(text, tokenizer, line_format.max_prompt_len), label, metadata)
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object that a line holds.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        fields = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"is not JSON ({error}). Write one JSON object per line") from error
+    if not isinstance(fields, dict):
+        raise DataError(f"holds {kind(fields)}, not an object. Write one JSON object per line")
+    return fields
 
 
 def take(fields: Mapping[str, Any], key: str, option: str) -> Any:
@@ -145,8 +165,17 @@ def chat_text(prompt: Any, tokenizer: Tokenizer) -> str:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not isinstance(messages, list) or not messages or not all(is_message(message) for message in messages):
         raise DataError('holds no chat messages. Write a list of {"role": …, "content": …} objects, or a string')
+    return templated(tokenizer, messages, up_to_an_answer=True)
+
+
+def templated(tokenizer: Tokenizer, messages: list[dict[str, str]], *, up_to_an_answer: bool) -> str:
+    """Messages as the chat template writes them.
+
+    Raises:
+        DataError: it refuses them.
+    """
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=up_to_an_answer)
     except Exception as error:
         raise DataError(
             f"the chat template refuses these messages ({error}). Mend the messages or the tokenizer's template"
