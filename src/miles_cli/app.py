@@ -123,12 +123,14 @@ def sft(
     config: ConfigFiles = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
+    gpu_memory_gib: GpuMemory = None,
     help_all: HelpAll = False,
 ) -> None:
     """Run ``miles sft``."""
     from miles_cli.sft import sft_command
+    from miles_cli.training import Asked
 
-    raise typer.Exit(sft_command(ctx.obj, preset, config, dry_run=dry_run, as_json=as_json))
+    raise typer.Exit(sft_command(ctx.obj, preset, config, Asked(dry_run, as_json, gpu_memory_gib)))
 
 
 @app.command("doctor", cls=PlainCommand, short_help="Whether a run could start on this machine.")

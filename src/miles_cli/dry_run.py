@@ -2,7 +2,8 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from miles.config.devices import find_gpus, host_memory
 from miles.config.fit import Machine, machine_of, shortage
@@ -36,10 +37,7 @@ def print_plan(resolution: Resolution, machine: Machine, console: "Console") -> 
     if resumed := look_ahead(resolution):
         lines = (*lines, "resume", *(f"  {line}" for line in resumed))
     console.print("\n".join(["", "plan", *lines, ""]), markup=False, soft_wrap=True)
-    for warning in plan.warnings:
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True, style="yellow")
-    refuse_shortage(resolution, machine)
-    console.print("dry run: nothing was started", markup=False, soft_wrap=True)
+    print_verdict(plan.warnings, resolution, machine, console)
 
 
 def print_data(resolution: Resolution, machine: Machine) -> None:
@@ -65,7 +63,19 @@ def refuse_early(resolution: Resolution) -> None:
     look_ahead(resolution)
 
 
-def refuse_shortage(resolution: Resolution, machine: Machine) -> None:
+def print_verdict(warnings: Sequence[str], resolution: Resolution[Any], machine: Machine, console: "Console") -> None:
+    """Print what cannot be by the estimate, and that nothing was started.
+
+    Raises:
+        MachineError: this machine has too few GPUs.
+    """
+    for warning in warnings:
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True, style="yellow")
+    refuse_shortage(resolution, machine)
+    console.print("dry run: nothing was started", markup=False, soft_wrap=True)
+
+
+def refuse_shortage(resolution: Resolution[Any], machine: Machine) -> None:
     """Refuse a plan for more GPUs than this machine has.
 
     Raises:

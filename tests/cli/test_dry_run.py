@@ -85,3 +85,12 @@ def test_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, data.exit_code) == (3, 3)
     assert "fits: each trainer rank" in result.stdout
     assert json.loads(data.stdout)["plan"]["fits"][0]["is_enough"]
+
+
+def test_fine_tuning_is_planned_on_the_same_terms() -> None:
+    words = ["sft", "--preset", "reverse-sft", "--device", "cuda", "--dry-run"]
+    stated = CliRunner().invoke(app, [*words, "--gpu-memory-gib", "141"])
+    assert "fits: each trainer rank, 93.3 MiB of the 141.0 GiB of a GPU (--gpu-memory-gib)" in stated.stdout
+    data = json.loads(CliRunner().invoke(app, [*words, "--gpu-memory-gib", "141", "--json"]).stdout)
+    assert [fit["place"] for fit in data["plan"]["fits"]] == ["each trainer rank"]
+    assert "counts only with --dry-run" in CliRunner().invoke(app, [*words[:-1], "--gpu-memory-gib", "141"]).stderr

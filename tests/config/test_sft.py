@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from miles.config.changes import changes_between
 from miles.config.commands import SftConfig
+from miles.config.fit import Machine
 from miles.config.plan import make_sft_plan
 from miles.config.records import record_text
 from miles.config.resolve import resolve, resolve_sft
@@ -84,7 +85,9 @@ def test_what_is_written_down_runs_the_same_again(bench, tmp_path):
 
 def test_the_plan_says_what_a_run_does(bench):
     held = (("held", str(bench.folder / "heldout.jsonl")),)
-    lines = "\n".join(make_sft_plan(resolved(bench, eval_prompt_data=held, eval_interval="4", save_interval="5")).lines())
+    lines = "\n".join(
+        make_sft_plan(resolved(bench, eval_prompt_data=held, eval_interval="4", save_interval="5"), Machine(2**36)).lines()
+    )
     assert "10 optimiser steps of 32 examples: 32 passes over 10" in lines
     assert "measures the loss on held 4 times: before the first rollout, after 4, 8, 10" in lines
     assert "saves a checkpoint 2 times: after 5, 10" in lines

@@ -6,10 +6,11 @@ nvidia-smi, host, --gpu-memory-gib ──has──►┴──► one Fit for ea
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from miles.config.devices import Gpu
 from miles.config.memory import GIB, Memory, spell_bytes
-from miles.config.options.placement import Colocated
+from miles.config.options.placement import Colocated, Disaggregated
 from miles.config.registry import option_table
 from miles.config.resolution import Resolution
 
@@ -75,7 +76,7 @@ def machine_of(gpus: Sequence[Gpu] | None, host: int, gpu_memory_gib: float | No
     return Machine(host, min(gpu.total for gpu in gpus), len(gpus), "nvidia-smi")
 
 
-def fits_of(memory: Memory, resolution: Resolution, machine: Machine) -> tuple[Fit, ...]:
+def fits_of(memory: Memory, resolution: Resolution[Any], machine: Machine) -> tuple[Fit, ...]:
     """Every place whose memory is known against what it needs; empty on a cluster that is joined, whose machines are not."""
     if resolution.config.cluster.ray_address is not None and machine.gpu_source != "--gpu-memory-gib":
         return ()
@@ -89,7 +90,7 @@ def fits_of(memory: Memory, resolution: Resolution, machine: Machine) -> tuple[F
     return tuple(found)
 
 
-def shortage(resolution: Resolution, machine: Machine) -> str:
+def shortage(resolution: Resolution[Any], machine: Machine) -> str:
     """Why a run could not start on this machine alone: GPUs that it has not; empty where it could, or that is not known."""
     is_alone = resolution.derived.device == "cuda" and resolution.config.cluster.ray_address is None
     needed = _gpus_of_a_node(resolution)
@@ -99,7 +100,7 @@ def shortage(resolution: Resolution, machine: Machine) -> str:
     return f"the run needs {needed} GPU (this machine has {machine.num_gpus}). {ways}."
 
 
-def warnings_of_fit(fits: Sequence[Fit], resolution: Resolution) -> Iterator[str]:
+def warnings_of_fit(fits: Sequence[Fit], resolution: Resolution[Any]) -> Iterator[str]:
     """What cannot be, by the estimate, each with the options that lower it."""
     for fit in fits:
         if not fit.is_enough:
@@ -108,7 +109,7 @@ def warnings_of_fit(fits: Sequence[Fit], resolution: Resolution) -> Iterator[str
             yield f"{what}. Lower it with {ways}" if ways else what
 
 
-def ways_to_lower(parts: Mapping[str, int], resolution: Resolution) -> Iterator[str]:
+def ways_to_lower(parts: Mapping[str, int], resolution: Resolution[Any]) -> Iterator[str]:
     """Flags that make the largest parts smaller, those left out that are used already."""
     largest = sorted(parts, key=lambda part: parts[part], reverse=True)[:NAMED_PARTS]
     values = {
@@ -127,7 +128,7 @@ def ways_to_lower(parts: Mapping[str, int], resolution: Resolution) -> Iterator[
         yield f"{option.flag} bfloat16" if name == "dtype" else option.flag
 
 
-def _on_host(memory: Memory, resolution: Resolution, machine: Machine) -> Fit:
+def _on_host(memory: Memory, resolution: Resolution[Any], machine: Machine) -> Fit:
     """Ranks and engines are processes of one machine."""
     ranks, engines = resolution.derived.num_ranks, resolution.derived.num_engines
     parts = {part: size * ranks for part, size in (*memory.policy.items(), *memory.host.items())}
@@ -141,7 +142,7 @@ def _processes(ranks: int, engines: int) -> str:
     return " and ".join(words)
 
 
-def _on_gpus(memory: Memory, resolution: Resolution, machine: Machine) -> Iterator[Fit]:
+def _on_gpus(memory: Memory, resolution: Resolution[Any], machine: Machine) -> Iterator[Fit]:
     has = machine.gpu or 0
     device = f"a GPU ({machine.gpu_source})"
     placement = resolution.config.placement
@@ -157,8 +158,7 @@ def _on_gpus(memory: Memory, resolution: Resolution, machine: Machine) -> Iterat
         yield Fit(place, sum(parts.values()), has, device, parts)
 
 
-def _gpus_of_a_node(resolution: Resolution) -> int:
+def _gpus_of_a_node(resolution: Resolution[Any]) -> int:
     """GPUs that a run on this machine alone needs."""
     placement = resolution.config.placement
-    own = resolution.derived.num_ranks
-    return own if isinstance(placement, Colocated) else own + placement.rollout_num_gpus
+    return resolution.derived.num_ranks + (placement.rollout_num_gpus if isinstance(placement, Disaggregated) else 0)

@@ -4,7 +4,7 @@ Imports the user's code, because a path that cannot be imported fails here and n
 Ray is imported by miles itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ class Plan:
             Section("placement", tuple(self._placement())),
             Section("work", self.work),
             Section("evaluation and checkpoints", self.points),
-            Section("memory", (*self.memory.lines(), *(fit.line() for fit in self.fits)) if self.memory else (NO_ESTIMATE,)),
+            Section("memory", memory_lines(self.memory, self.fits)),
             Section("written", self.writes),
             Section("your code", code or ("none: everything is built in",)),
         )
@@ -98,6 +98,11 @@ class Plan:
     def lines(self) -> Lines:
         """The plan as plain text."""
         return tuple(text for part in self.sections() for text in (part.heading, *(f"  {line}" for line in part.lines)))
+
+
+def memory_lines(memory: Memory | None, fits: Sequence[Fit]) -> Lines:
+    """The estimate, and whether it fits."""
+    return (*memory.lines(), *(fit.line() for fit in fits)) if memory else (NO_ESTIMATE,)
 
 
 def make_plan(resolution: Resolution, machine: Machine) -> Plan:
@@ -162,6 +167,8 @@ class SftPlan:
     ranks: tuple[str, ...]
     work: Lines
     memory: Memory | None
+    fits: tuple[Fit, ...]
+    warnings: Lines
     writes: Lines
 
     def lines(self) -> Lines:
@@ -169,7 +176,7 @@ class SftPlan:
         parts = {
             "placement": self.ranks,
             "work": self.work,
-            "memory": tuple(self.memory.lines()) if self.memory else (NO_ESTIMATE,),
+            "memory": memory_lines(self.memory, self.fits),
             "written": self.writes,
         }
         return tuple(text for heading, lines in parts.items() for text in (heading, *(f"  {line}" for line in lines)))
@@ -179,8 +186,10 @@ class SftPlan:
         return asdict(self)
 
 
-def make_sft_plan(resolution: Resolution[SftConfig]) -> SftPlan:
-    """The plan of a configuration of ``miles sft``."""
+def make_sft_plan(resolution: Resolution[SftConfig], machine: Machine) -> SftPlan:
+    """The plan of a configuration of ``miles sft`` on a machine."""
+    memory = estimate(resolution)
+    fits = fits_of(memory, resolution, machine) if memory else ()
     derived, evaluation = resolution.derived, resolution.config.evaluation
     seats = [Seat(f"rank {rank}", *_place(rank, resolution)) for rank in range(derived.num_ranks)]
     first = () if evaluation.skip_eval_before_train else (0,)
@@ -197,7 +206,9 @@ def make_sft_plan(resolution: Resolution[SftConfig]) -> SftPlan:
             measured,
             f"saves a checkpoint {spell_points(tuple(points(resolution.config.model.save_interval, derived.num_rollout)))}",
         ),
-        memory=estimate(resolution),
+        memory=memory,
+        fits=fits,
+        warnings=tuple(warnings_of_fit(fits, resolution)),
         writes=tuple(_writes(resolution)),
     )
 
