@@ -64,7 +64,7 @@ def test_a_file_can_choose_the_schedule_in_its_table(bench):
         ("[train-async]\noffload_train = true", "offload_train", "Move it to [train.colocate]"),
         ("[train.colocate]\nrollout_num_gpus = 1", "rollout_num_gpus", "it does not count with --colocate"),
         ("[train-async.fully-async]\nrollout_function_path = 'a'", "rollout_function_path", "does not count with --fully-async"),
-        ("[train-async.fully-async]\npartial_rollout = true", "partial_rollout", "Move it to [train]"),
+        ("[train-async.fully-async]\npartial_rollout = true", "partial_rollout", "does not count with --fully-async"),
         ("[train]\nmax_staleness = true", "max_staleness", "Did you mean"),
         ("l-r = 1", "l-r", "there is no such option. Did you mean lr?"),
         ("save-interval = 1\nsave_interval = 2", "save_interval", "is given twice in one table"),

@@ -79,6 +79,7 @@ def test_when_it_evaluates_and_saves(bench):
     plan = plan_of(bench, "sync", eval_prompt_data=data, eval_interval="4", save_interval="100")
     assert plan.points == (
         "evaluates held 4 times: before the first rollout, after 4, 8, 10",
+        "the rollout's engines evaluate; production pauses, what is in flight goes on",
         "saves a checkpoint once: after 10",
     )
     skipping = plan_of(bench, "sync", eval_prompt_data=data, skip_eval_before_train=True)
@@ -124,7 +125,8 @@ def user_code(tmp_path, monkeypatch):
         "def too_few(sample): ...\n"
         "def plain(engine, prompt, sampling, rid): ...\n"
         "async def generate(engine, prompt, sampling, rid): ...\n"
-        "class Rollout:\n    def __init__(self, given): ...\n"
+        "class Rollout:\n    def __init__(self, given): ...\n    def __call__(self): ...\n"
+        "    published = pause = resume = close = __call__\n"
         "number = 3\n"
     )
     yield

@@ -152,7 +152,7 @@ ON_TOP_OF_THE_PRESET = [
     ("train", {"eps_clip": "1"}, {}, [], "eps_clip", ["must be below 1"]),
     ("train-async", FULLY | {"pause_generation_mode": "abort"}, {}, [], "pause_generation_mode", ["retract, in_place"]),
     ("train-async", FULLY | {"pause_generation_mode": "in-place"}, {}, [], "pause_generation_mode", ["Did you mean in_place?"]),
-    ("train-async", FULLY | {"partial_rollout": True}, {}, [], "partial_rollout", ["belongs to `miles train`"]),
+    ("train-async", FULLY | {"partial_rollout": True}, {}, [], "partial_rollout", ["does not count with --fully-async"]),
     ("train", {"lr": "nan"}, {}, [], "lr", ["= nan (--lr)", "not a finite number"]),
     ("train", {}, {}, ["lr = inf"], "lr", ["= inf (", "not a finite number"]),
     ("train-async", {"fully": True}, {}, [], "--fully", ["Did you mean --fully-async?"]),

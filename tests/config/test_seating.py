@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 def seated(placement, num_engines, device="cuda"):
     ranks = placement.actor_num_nodes * placement.actor_num_gpus_per_node
-    derived = SimpleNamespace(device=device, num_ranks=ranks, num_engines=num_engines, engine="sglang")
+    derived = SimpleNamespace(device=device, num_ranks=ranks, num_engines=num_engines, num_eval_engines=0, engine="sglang")
     return seats_of(SimpleNamespace(derived=derived, config=SimpleNamespace(placement=placement)))
 
 

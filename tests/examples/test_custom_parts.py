@@ -46,11 +46,16 @@ def beside_the_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("train", {"rollout_function_path": "in_waves:InWaves"}),
     ("train-async", {"rollout_api": "function", "rollout_function_path": "all_together:rollout"}),
     ("train", {"eval_function_path": "pass_at_k:evaluate"}),
+    ("train", {"eval_checkpoint_function_path": "moved_weights:evaluate"}),
+    ("train", {"data_source_path": "growing_words:GrowingWords"}),
 ])  # fmt: skip
 def test_the_dry_run_accepts_it(command: str, flags: dict[str, Any]) -> None:
-    given_flags = {name: FlagValue(value, "--" + name.replace("_", "-")) for name, value in flags.items()}
-    found = check_user_code(resolve(command, Sources(given_flags, preset="reverse", environ={}, cwd=FOLDER)))
+    found = check_user_code(resolve(command, Sources(flags_for(flags), preset="reverse", environ={}, cwd=FOLDER)))
     assert {code.option for code in found} == set(flags) - {"rm_type", "fully_async", "rollout_api"}
+
+
+def flags_for(values: dict[str, Any]) -> dict[str, FlagValue]:
+    return {name: FlagValue(value, "--" + name.replace("_", "-")) for name, value in values.items()}
 
 
 def test_every_example_stands_in_the_list() -> None:
@@ -123,6 +128,27 @@ def test_in_waves_makes_the_rollouts_of_the_standard_function() -> None:
     wanted = run_virtual(batches(InferenceRolloutFn(theirs), theirs))
     assert run_virtual(batches(InWaves(ours), ours)) == wanted
     assert run_virtual(batches(FunctionRolloutFn(rollout, also_ours), also_ours)) == wanted
+
+
+def test_growing_words_goes_on_where_it_stood() -> None:
+    from growing_words import GrowingWords
+
+    run = resolve("train", Sources(flags_for({"data_source_path": "growing_words:GrowingWords"}), preset="reverse", environ={}))
+    source = GrowingWords(run.config)
+    first = [next(source) for _ in range(5)]
+    again = GrowingWords(run.config)
+    again.restore(3)
+    assert [next(again), next(again)] == first[3:]
+    assert again.state() == 5
+    assert all(len(line["label"]) == 3 and line["prompt"] == f"<bos>rev:{line['label'][::-1]}=" for line in first)
+
+
+def test_moved_weights() -> None:
+    from moved_weights import evaluate
+
+    found = evaluate(Path(__file__).parents[2] / "src/miles/presets/reverse/model", 0)
+    assert found["num_weights"] > 300_000
+    assert 0 < found["rms"] < 1
 
 
 def test_pass_at_k() -> None:

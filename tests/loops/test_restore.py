@@ -122,7 +122,7 @@ async def test_missing_samples_are_an_error_or_sampled_again(tmp_path: Path, dam
         find(folder)
     start = find(folder, accepts=True)
     assert (start.state.rollouts_done, start.ledger.counts()["ledger/waiting"]) == (4, 3)
-    assert "2 finished groups are lost" in resume_notes(start, 0)[0]
+    assert "2 groups are lost" in resume_notes(start, 0)[0]
 
 
 @pytest.mark.parametrize("damage", ["state", "ledger", "pointer"])

@@ -38,7 +38,7 @@ class Writes:
     def __init__(self, folder):
         self.folder = folder
 
-    async def save(self, rollouts_done, weight_version):
+    async def save(self, rollouts_done, weight_version, *, weights_published):
         self.folder.checkpoint_for(rollouts_done - 1).mkdir(parents=True)
 
     async def settle(self):
@@ -52,5 +52,5 @@ async def test_a_run_keeps_what_it_was_told(tmp_path):
     for done, score in enumerate([0.3, 0.9, 0.5, None, 0.4], start=1):
         if score is not None:
             journal.write({"eval/reverse": score, "eval/weight_version": done}, done)
-        await saver.save(done, done)
+        await saver.save(done, done, weights_published=True)
     assert sorted(path.name for path in folder.checkpoints.glob("rollout-*")) == [f"rollout-{i:06d}" for i in (1, 3, 4)]

@@ -1,16 +1,20 @@
 """Who waits for whom: the order of events of each schedule, and its staleness."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles.errors import EngineError, RolloutError
-from miles.loops.parts import Cadence
+from miles.loops.parts import Cadence, Parts, StopFlag
 from miles.loops.patience import Patience
+from miles.loops.run import Run
 from miles.loops.schedules import run_schedule
-from tests.loops.fakes import HandClock, make_run
+from miles.rollout.masking import without_old_tokens
+from miles.types import Rollout, StepReport
+from tests.loops.fakes import FakeParts, FakeRolloutFn, FakeSaver, HandClock, SilentTrace, Story, make_run
 
 pytestmark = pytest.mark.unit
 EACH = settings(max_examples=60, deadline=None)
@@ -141,6 +145,38 @@ async def test_one_step_off_does_not_wait_for_a_rollout_it_will_not_train_on() -
     await run_schedule(run, "one_step_off")
     assert "end rollout 2" not in story.events
     assert story.events[-1] == "save 2 v2"
+
+
+class Masked(FakeRolloutFn):
+    """Rollout 1 has no token in the loss."""
+
+    async def __call__(self, rollout_id: int, weight_version: int) -> Rollout:
+        made = await super().__call__(rollout_id, weight_version)
+        return made if rollout_id != 1 else replace(made, groups=tuple(without_old_tokens(group, 99) for group in made.groups))
+
+
+class Skips(FakeParts):
+    """A policy that leaves out one of two steps of rollout 2."""
+
+    async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
+        report = await super().train_on(rollout, policy_version)
+        skipped = {"train/empty_optimizer_steps": 1.0} if rollout.rollout_id == 2 else {}
+        return replace(report, metrics=report.metrics | skipped)
+
+
+async def test_steps_without_a_trained_token_are_told() -> None:
+    story, stop, clock, said = Story(), StopFlag(), HandClock(), list[str]()
+    fake = Skips(story, stop, clock=clock)
+    parts = Parts(Masked(story), fake, fake, fake, None, FakeSaver(story), fake)
+    patience = Patience(clock, None, said.append)
+    run = Run(parts, Cadence(3, eval_before_train=False), clock, SilentTrace(), stop, patience=patience)
+    await run_schedule(run, "sync")
+    assert said == [
+        "rollout 1 has no token to train on: no optimiser step is taken on it",
+        "rollout 2: 1 optimiser steps had no token to train on and were not taken",
+    ]
+    assert [row["train/num_optimizer_steps"] for row in story.rows] == [1, 0, 1]
+    assert "begin step 1 v1" not in story.events
 
 
 async def test_a_long_wait_is_spoken_of() -> None:

@@ -238,6 +238,26 @@ def test_a_rollout_without_trained_tokens_is_no_error(masks):
     assert trainer(made).train_on(made, 0).metrics["train/loss"] == 0
 
 
+def test_a_step_without_trained_tokens_is_not_taken():
+    made = random_rollout(3, num_groups=2, group_size=4)
+    masked = dataclasses.replace(made, groups=(without_loss(made.groups[0]), made.groups[1]))
+    built = trainer(made, num_steps=2)
+    report = built.train_on(masked, 0)
+    assert (report.num_optimizer_steps, report.metrics["train/empty_optimizer_steps"]) == (1, 1)
+    assert built.num_optimizer_steps == 1
+    alone = trainer(rollout([list(made.groups[1].samples)]), num_steps=1)
+    alone.train_on(rollout([list(made.groups[1].samples)]), 0)
+    for ours, theirs in zip(built.model.parameters(), alone.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+    assert "train/empty_optimizer_steps" not in built.train_on(made, 0).metrics
+
+
+def without_loss(group):
+    """The group with no token in the loss."""
+    samples = (dataclasses.replace(one, loss_mask=(0,) * len(one.loss_mask)) for one in group.samples)
+    return dataclasses.replace(group, samples=tuple(samples))
+
+
 def test_on_policy_metrics_say_so():
     made = random_rollout(9, num_groups=2)
     built = trainer(made)

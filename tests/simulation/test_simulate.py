@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from miles.config.resolve import resolve
 from miles.config.sources import FlagValue, Sources
 from miles.errors import ConfigError
 from miles.simulation.engines import SimulatedEngine
@@ -195,3 +196,14 @@ def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) 
     assert [row["schedule"] for row in found["schedules"]] == ["sync", "one_step_off", "fully_async"]
     with pytest.raises(ConfigError, match="lengths.*no recorded run"):
         simulate_command(Typed({}), "reverse", None, Asked(None, None, 1.0, None, None, None, 6), as_json=True)
+
+
+def test_continued_answers_waste_no_token(tmp_path: Path) -> None:
+    """Over-sampling alone throws away what the stragglers have; with ``partial_rollout`` they go on in the next rollout."""
+    lengths = Workload(parse_lengths("lognormal:40,1"), Speeds(1.0, 0.0, 1.0, 1280.0), 256, 200)
+    more = {"over_sampling_batch_size": "32", "off_policy_correction": "tis"}
+    plain = forecasts(tmp_path, lengths, steps=40)["sync"]
+    asked = (sources(tmp_path, rollout_max_response_len="200", **more, **so) for so in ({"partial_rollout": "true"}, {}))
+    kept, lost = (simulate(resolve("train", each), lengths, num_engines=1, num_steps=40) for each in asked)
+    assert kept.tokens_per_second > 1.2 * max(lost.tokens_per_second, plain.tokens_per_second)
+    assert kept.max_staleness > 0 == lost.max_staleness

@@ -50,12 +50,14 @@ def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
         else ("num_rollout", derived.num_rollout)
     )
     steps = f"{rollouts} × {derived.num_steps_per_rollout} = {derived.num_optimizer_steps}"
+    own = f"eval_num_gpus / rollout_num_gpus_per_engine = {derived.num_eval_engines * size} / {size} = {derived.num_eval_engines}"
     facts: list[tuple[str, Any, str]] = [
         ("schedule", derived.schedule, _schedule_origin(view)),
         ("staleness_bound", derived.staleness_bound, _bound_words(view, derived)),
-        ("num_prompts", derived.num_prompts, f"lines of {view['prompt_data'].name}"),
+        *([("num_prompts", derived.num_prompts, f"lines of {view['prompt_data'].name}")] if view["prompt_data"] else []),
         ("num_optimizer_steps", derived.num_optimizer_steps, f"{trained} × num_steps_per_rollout = {steps}"),
         ("num_engines", derived.num_engines, engines),
+        *([("num_eval_engines", derived.num_eval_engines, own)] if derived.num_eval_engines else []),
         ("num_ranks", derived.num_ranks, f"actor_num_nodes × actor_num_gpus_per_node = {ranks}"),
     ]
     if "rollout_function_path" not in view:

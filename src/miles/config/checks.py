@@ -90,6 +90,13 @@ def _unset(view: View, first: str, second: str) -> str:
     return f"Keep one of {one} and {other}; `{other} none` takes back a value from a file"
 
 
+def epochs_of_a_file(view: View) -> Iterator[Problem]:
+    """How long an epoch of a data source is, nobody knows."""
+    if view["num_epoch"] is not None and view["data_source_path"] is not None:
+        why = f"counts passes over a prompt file, and {view.named('data_source_path')} gives the prompts"
+        yield view.problem("num_epoch", why, "Pass --num-rollout instead")
+
+
 def learning_rates(view: View) -> Iterator[Problem]:
     """A decay goes down."""
     if view["lr_decay_style"] != "constant" and view["min_lr"] >= view["lr"]:
@@ -185,6 +192,13 @@ def over_sampling(view: View) -> Iterator[Problem]:
         yield view.problem("over_sampling_batch_size", why, "Leave one of the two out")
 
 
+def continued_answers(view: View) -> Iterator[Problem]:
+    """Only answers of the built-in generation can be gone on with."""
+    if view["partial_rollout"] and view["custom_generate_function_path"] is not None:
+        why = f"cannot go on with the answers of {view.named('custom_generate_function_path')}, which are made in one call"
+        yield view.problem("partial_rollout", why, "Leave one of the two out")
+
+
 def function_needs_a_path(view: View) -> Iterator[Problem]:
     """A function that is called for each rollout has to be named."""
     if view["rollout_api"] == "function" and view["rollout_function_path"] is None:
@@ -243,9 +257,26 @@ def eval_names(view: View) -> Iterator[Problem]:
 def best_metric(view: View) -> Iterator[Problem]:
     """The metric of the best checkpoint is one that an evaluation writes."""
     metric, names = view["keep_best_by"], [f"eval/{name}" for name, _ in view["eval_prompt_data"]]
-    if metric is not None and metric not in names:
+    if metric is not None and metric not in names and view["eval_checkpoint_function_path"] is None:
         remedy = f"Give --keep-best-by {' or '.join(names)}" if names else "Pass --eval-prompt-data, or leave it out"
         yield view.problem("keep_best_by", "is no metric that an evaluation of this run writes", remedy)
+
+
+def eval_engines(view: View) -> Iterator[Problem]:
+    """The evaluation's engines have their GPUs in whole."""
+    size = view["rollout_num_gpus_per_engine"]
+    if view["eval_num_gpus"] % size:
+        why = f"is no multiple of {view.named('rollout_num_gpus_per_engine')}"
+        yield view.problem("eval_num_gpus", why, f"Give --eval-num-gpus a multiple of {size}")
+
+
+def one_evaluation(view: View) -> Iterator[Problem]:
+    """A function that is given a folder makes the whole evaluation."""
+    for other in ("eval_num_gpus", "eval_function_path"):
+        if view["eval_checkpoint_function_path"] is not None and view[other]:
+            why = f"goes together with {view.named(other)} in no run: either is the whole evaluation"
+            yield view.problem("eval_checkpoint_function_path", why, "Leave one of the two out")
+            return
 
 
 def needed_label(view: View) -> Iterator[Problem]:
@@ -257,7 +288,9 @@ def needed_label(view: View) -> Iterator[Problem]:
 ARGUMENT_CHECKS = tuple(Check(server_arguments(server), (server,)) for server in SERVERS)  # before what is not available yet
 BATCH = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
 CHECKS = (
+    Check(one_of("prompt_data", "data_source_path", needed=False), ("prompt_data", "data_source_path")),
     Check(one_of("num_rollout", "num_epoch", needed=True), ("num_rollout", "num_epoch")),
+    Check(epochs_of_a_file, ("num_epoch", "data_source_path")),
     Check(batch_equation, BATCH),
     Check(lengths, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
     Check(top_k("rollout_top_k"), ("rollout_top_k",)),
@@ -266,6 +299,7 @@ CHECKS = (
     Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
     Check(needed_label, ("rm_type", "label_key")),
     Check(over_sampling, ("over_sampling_batch_size", "rollout_batch_size", "rollout_function_path")),
+    Check(continued_answers, ("partial_rollout", "custom_generate_function_path")),
     Check(function_needs_a_path, ("rollout_api", "rollout_function_path")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
     Check(clip_band, ("tis_clip", "tis_clip_low")),
@@ -281,13 +315,21 @@ CHECKS = (
     ),
     Check(comparable_weights, ("check_weight_update", "rollout_num_gpus_per_engine")),
     Check(eval_names, ("eval_prompt_data",)),
-    Check(best_metric, ("keep_best_by", "eval_prompt_data")),
+    Check(best_metric, ("keep_best_by", "eval_prompt_data", "eval_checkpoint_function_path")),
+    Check(eval_engines, ("eval_num_gpus", "rollout_num_gpus_per_engine")),
+    Check(one_evaluation, ("eval_checkpoint_function_path", "eval_num_gpus", "eval_function_path")),
     Check(top_k("eval_top_k"), ("eval_top_k",)),
 )
 
 
 def warnings_of(view: View) -> Iterator[str]:
     """What is allowed and still surprises."""
+    continues = view.values.get("partial_rollout") and not view["mask_offpolicy_in_partial_rollout"]
+    if continues and view["off_policy_correction"] == "none":
+        yield (
+            "--partial-rollout trains on tokens of earlier weights, and nothing corrects for it: "
+            "--off-policy-correction tis weighs them, --mask-offpolicy-in-partial-rollout leaves them out"
+        )
     if not view.chose("fully_async"):
         return
     bound, interval = view["max_weight_staleness"], view["update_weights_interval"]

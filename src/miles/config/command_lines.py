@@ -21,11 +21,26 @@ def command_line(command: str, sources: Sources, *, without: Collection[str] = (
     for file in sources.config_files:
         words += ["--config", str(file)]
     words += [flag for flag in plus if flag not in {given.text for given in sources.flags.values()}]
-    for name, given in sources.flags.items():
-        option = find_option(name)
-        if option is not None and command in option.commands and option.name not in without:
+    kept = [(option, given) for name, given in sources.flags.items() if (option := find_option(name))]
+    kept = [(option, given) for option, given in kept if option.name not in without]
+    switches = {flag.removeprefix("--").replace("-", "_") for flag in plus} | {option.name for option, _ in kept}
+    for option, given in kept:
+        if _counts(option, command, switches):
             words += _words(option, given)
     return shlex.join(words)
+
+
+def _counts(option: Option, command: str, given: Collection[str]) -> bool:
+    """Whether the command has the option, in the variant that the switches among the given options choose."""
+    chosen = {
+        owner.section
+        for name in given
+        if (other := find_option(name))
+        for owner in other.owners
+        if owner.command == command and selector_of(owner.option_set) == name
+    }
+    owners = [owner for owner in option.owners if owner.command == command]
+    return any(owner.section not in chosen or selector_of(owner.option_set) in given for owner in owners)
 
 
 def needed_selector(option: Option, command: str) -> str:

@@ -29,13 +29,14 @@ class Derived:
 
     Of ``miles sft``, whose rollouts are its steps and whose prompts are its examples, what is about engines stands for nothing.
 
-    num_prompts: lines of the prompt file.
+    num_prompts: lines of the prompt file; 0 where a data source gives the prompts.
     num_rollout: rollouts of the whole run (from --num-rollout, or --num-epoch and num_prompts).
     num_optimizer_steps: of the policy, num_rollout × num_steps_per_rollout without the rollouts that train a critic alone.
     max_context_len: prompt and answer together, from the option or the model's ``max_position_embeddings``.
     max_prompt_len: from the option, or the context minus the answer.
     staleness_bound: in weight versions, by the schedule.
     router_policy: of the router before the engines; ``none`` where there is no router.
+    num_eval_engines: engines for evaluation alone.
     micro_batch_size, max_tokens_per_gpu: exactly one of them is set.
     """
 
@@ -60,6 +61,7 @@ class Derived:
     eval_top_p: float
     eval_top_k: int
     eval_max_response_len: int
+    num_eval_engines: int = 0
     micro_batch_size: int | None = None
     max_tokens_per_gpu: int | None = None
     router_policy: str = "none"
@@ -212,6 +214,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         eval_top_p=_or(values["eval_top_p"], values["rollout_top_p"]),
         eval_top_k=_or(values["eval_top_k"], values["rollout_top_k"]),
         eval_max_response_len=values["eval_max_response_len"] or values["rollout_max_response_len"],
+        num_eval_engines=values["eval_num_gpus"] // values["rollout_num_gpus_per_engine"],
         micro_batch_size=values["micro_batch_size"],
         max_tokens_per_gpu=tokens_per_forward(values, context),
         router_policy=router_policy_of(values, facts),

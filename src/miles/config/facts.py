@@ -18,7 +18,7 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 class Facts:
     """What derived values are made from, beside the options.
 
-    num_prompts: lines of the prompt file that are not blank.
+    num_prompts: lines of the prompt file that are not blank; 0 where a data source gives the prompts.
     model_context_len: longest sequence the model was made for; None where its ``config.json`` does not say.
     has_cuda: an NVIDIA driver is installed and no variable hides its devices.
     has_sglang, has_router: the packages sglang and sglang-router are installed.
@@ -31,10 +31,10 @@ class Facts:
     has_router: bool = False
 
 
-def read_facts(hf_checkpoint: Path, prompt_data: Path, environ: Mapping[str, str]) -> Facts:
+def read_facts(hf_checkpoint: Path, prompt_data: Path | None, environ: Mapping[str, str]) -> Facts:
     """The facts of a model folder, a prompt file (both are known to be readable) and this machine."""
     return Facts(
-        count_lines(prompt_data),
+        0 if prompt_data is None else count_lines(prompt_data),
         read_context_len(hf_checkpoint),
         has_nvidia_driver(environ),
         importlib.util.find_spec("sglang") is not None,

@@ -82,7 +82,8 @@ def loaded_checkpoint(view: View) -> Iterator[Problem]:
 
 def prompt_file(view: View) -> Iterator[Problem]:
     """The prompt file can be read and is not empty."""
-    yield from _file_problems(view, "prompt_data", view["prompt_data"], "")
+    if view["prompt_data"] is not None:
+        yield from _file_problems(view, "prompt_data", view["prompt_data"], "")
 
 
 def eval_files(view: View) -> Iterator[Problem]:
@@ -128,6 +129,8 @@ def keys_of(found: tuple[int, bytes] | None) -> Mapping[str, Any]:
 
 def prompt_key(view: View) -> Iterator[Problem]:
     """The first prompt has the key that prompts are read from."""
+    if view["prompt_data"] is None:
+        return
     found = first_line(view["prompt_data"])
     keys = keys_of(found)
     if "rollout_batch_size" in view and view["input_key"] not in keys:

@@ -85,8 +85,14 @@ def missing_problems(view: View, preset: str | None = None) -> list[Problem]:
         Problem(name, "", "", "is missing", _how_to_get(name, preset, needs.get(name)))
         for option_set in view.variants.values()
         for name, info in option_set.model_fields.items()
-        if info.is_required() and name not in view
+        if (info.is_required() and name not in view) or lacks(view, name)
     ]
+
+
+def lacks(view: View, name: str) -> bool:
+    """Whether an option is needed because it is not given, and neither is what can stand in for it."""
+    other = option_table()[name].meta.needed_unless
+    return bool(other) and name in view and other in view and view[name] is None and view[other] is None
 
 
 def _how_to_get(name: str, preset: str | None, need: str | None) -> str:

@@ -131,14 +131,17 @@ def make_plan(resolution: Resolution, machine: Machine) -> Plan:
 
 def _schedule(resolution: Resolution) -> Iterator[str]:
     derived, rollout = resolution.derived, resolution.config.rollout
+    continues = getattr(rollout, "partial_rollout", False)
     interval = derived.update_weights_interval
     published = "after every rollout" if interval == 1 else f"after every {interval} rollouts"
     if derived.schedule == "sync":
         yield "sync: the policy waits for rollout k, the engines wait for step k"
-        yield "staleness 0: every token is sampled from the weights it trains"
+        kept = ", but for what continued answers got from earlier weights" if continues else ""
+        yield f"staleness 0: every token is sampled from the weights it trains{kept}"
     elif derived.schedule == "one_step_off":
         yield "one-step-off: rollout k+1 runs while step k trains; each waits for the slower one"
-        yield "staleness at most 1 weight version"
+        kept = ", more for continued answers" if continues else ""
+        yield f"staleness at most 1 weight version{kept}"
     else:
         yield "fully async: a producer keeps the engines full, the policy drains a buffer; nobody waits for the other"
         yield f"staleness at most {derived.staleness_bound} weight versions"

@@ -38,11 +38,11 @@ class Seat:
 
 
 def seats_of(resolution: Resolution) -> tuple[Seat, ...]:
-    """Every trainer rank, then every engine."""
+    """Every trainer rank, then every engine, then those for evaluation alone."""
     derived, placement = resolution.derived, resolution.config.placement
     if derived.device == "cpu":
         ranks = [Seat(f"rank {rank}", 0, ()) for rank in range(derived.num_ranks)]
-        return (*ranks, *(Seat(f"engine {number}", 0, (), derived.engine) for number in range(derived.num_engines)))
+        return (*ranks, *(Seat(name, 0, (), derived.engine) for name in engine_names(derived)))
     return (*_ranks(placement), *_engines(placement, derived))
 
 
@@ -83,11 +83,17 @@ def _engines(placement: Disaggregated | Colocated, derived: Derived) -> Iterator
         return
     room = max(GPUS_OF_A_NODE, of_node)
     node, first = (placement.actor_num_nodes - 1, of_node)
-    for number in range(derived.num_engines):
+    for name in engine_names(derived):
         if first + size > room and first > 0:
             node, first = node + 1, 0
-        yield Seat(f"engine {number}", node, tuple(range(first, first + size)), derived.engine)
+        yield Seat(name, node, tuple(range(first, first + size)), derived.engine)
         first += size
+
+
+def engine_names(derived: Derived) -> list[str]:
+    """``engine 0`` …, then ``eval engine 2`` …: one numbering for all."""
+    everyone = range(derived.num_engines + derived.num_eval_engines)
+    return [f"engine {number}" if number < derived.num_engines else f"eval engine {number}" for number in everyone]
 
 
 def _gpus(devices: Sequence[int]) -> str:

@@ -14,21 +14,27 @@ from miles.errors import ConfigError, Problem
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How an option's object is called: its positional arguments by name, and whether the call must be async."""
+    """How an option's object is called: its positional arguments by name, and whether the call must be async.
+
+    methods: what a class must have; a function that builds the object is not looked into.
+    """
 
     arguments: tuple[str, ...]
     must_be_async: bool = False
+    methods: tuple[str, ...] = ()
 
 
 CALLS = {
     "custom_generate_function_path": Call(("engine", "prompt", "sampling", "rid"), must_be_async=True),
     "dynamic_sampling_filter_path": Call(("group",)),
     "rollout_sample_filter_path": Call(("groups",)),
-    "rollout_function_path": Call(("given",)),
-    "custom_async_data_buffer_path": Call(()),
+    "rollout_function_path": Call(("given",), methods=("__call__", "published", "pause", "resume", "close")),
+    "custom_async_data_buffer_path": Call((), methods=("put", "take", "counts_by_version", "groups")),
+    "data_source_path": Call(("config",), methods=("__next__", "state", "restore")),
     "custom_rm_path": Call(("sample", "prompt")),
     "custom_loss_function_path": Call(("tokens",)),
     "eval_function_path": Call(("given",), must_be_async=True),
+    "eval_checkpoint_function_path": Call(("folder", "weight_version")),
 }
 FUNCTION_API = Call(("given", "rollout_id", "weight_version"))
 KINDS = {
@@ -37,9 +43,11 @@ KINDS = {
     "rollout_sample_filter_path": "sample_filter",
     "rollout_function_path": "rollout",
     "custom_async_data_buffer_path": "buffer",
+    "data_source_path": "data_source",
     "custom_rm_path": "reward",
     "custom_loss_function_path": "loss",
     "eval_function_path": "evaluate",
+    "eval_checkpoint_function_path": "evaluate_checkpoint",
 }
 
 
@@ -103,6 +111,9 @@ def _check(option: str, path: str, origin: str, call: Call) -> UserCode:
         except TypeError as error:
             why = f"takes {signature}, but is called with {wanted}: {error}"
             raise _refused(option, path, origin, why, f"Let it take {wanted}") from error
+    missing = [name for name in call.methods if inspect.isclass(loaded) and not callable(getattr(loaded, name, None))]
+    if missing:
+        raise _refused(option, path, origin, f"has no method {' and no '.join(missing)}", f"Define {', '.join(missing)}")
     if call.must_be_async and not _is_async(loaded):
         raise _refused(option, path, origin, "is not async", f"Define it with `async def` {wanted}")
     return UserCode(option, path, str(signature or ""))

@@ -39,6 +39,7 @@ class EngineFleet:
 
     recovers: lost engines come back through ``admit``, so requests wait for one when there is none left.
     remedy: what the user can do about an engine that failed and does not come back, a sentence.
+    first_number: of the first client; the others follow.
     max_in_flight: samples at one engine at once; a request for more samples has the engine to itself.
     steering: held by whoever changes the engines' weights, so that no engine joins half-way.
     """
@@ -50,12 +51,13 @@ class EngineFleet:
         recovers: bool = False,
         max_in_flight: int = MAX_GENERATIONS,
         remedy: str = "See its log.",
+        first_number: int = 0,
     ) -> None:
         if not clients:
             raise EngineError("A fleet needs at least one engine.")
         self.steering = asyncio.Lock()
         self._recovers, self._max_in_flight, self._remedy = recovers, max_in_flight, remedy
-        self._serving = {number: Seat(number, client) for number, client in enumerate(clients)}
+        self._serving = {number: Seat(number, client) for number, client in enumerate(clients, first_number)}
         self._line = Line(self._pick, self._tell_room)
         self._room_listeners: list[Callable[[], None]] = []
         self._owner: dict[str, int] = {}

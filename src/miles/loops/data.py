@@ -7,8 +7,9 @@ from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
 from miles.errors import DataError
 from miles.loops.evaluate import EvalDataset
-from miles.rollout.build import prompt_source
-from miles.rollout.prompts import PromptSource, Tokenizer
+from miles.rollout.build import prompt_source, training_prompts
+from miles.rollout.contracts import Prompts
+from miles.rollout.prompts import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class RunData:
     """Tokenizer, training prompts, held-out prompts."""
 
     tokenizer: Tokenizer
-    prompts: PromptSource
+    prompts: Prompts
     heldout: tuple[EvalDataset, ...]
 
 
@@ -27,7 +28,7 @@ def load_data(config: AnyConfig, derived: Derived) -> RunData:
         DataError: the tokenizer or a line of a prompt file cannot be used; file and line are named.
     """
     tokenizer = load_tokenizer(config.model.hf_checkpoint)
-    prompts = prompt_source(config, derived, tokenizer, config.data.prompt_data, shuffles=config.data.rollout_shuffle)
+    prompts = training_prompts(config, derived, tokenizer)
     heldout = tuple(
         EvalDataset(name, prompt_source(config, derived, tokenizer, path).all_prompts())
         for name, path in config.evaluation.eval_prompt_data

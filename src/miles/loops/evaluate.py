@@ -1,8 +1,11 @@
 """Evaluation: held-out prompts answered with the engines' current weights; the result names their version."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from miles.errors import RolloutError
 from miles.failures import first_failure
@@ -45,6 +48,39 @@ class BoundEvaluator:
     async def __call__(self, weight_version: int) -> Metrics:
         """``eval/<name>`` and companions."""
         return await self.evaluate(EvalInput(self.datasets, self.generate_group, weight_version))
+
+
+class Loader(Protocol):
+    """Brings the evaluation's own engines to the weights of a snapshot."""
+
+    async def publish(self, version: int) -> Metrics:
+        """Return when every engine has acknowledged ``version``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMeasure:
+    """Measures a snapshot on engines that do nothing else (``--eval-num-gpus``).
+
+    folder: where the loader looks for ``version-N``.
+    """
+
+    loader: Loader
+    evaluator: BoundEvaluator
+    folder: Path
+
+    async def __call__(self, folder: Path, weight_version: int) -> Metrics:
+        """Load the snapshot, then evaluate it."""
+        moved(folder, self.folder / folder.name)
+        await self.loader.publish(weight_version)
+        return await self.evaluator(weight_version)
+
+
+def moved(folder: Path, target: Path) -> None:
+    """Put a folder where the loader looks for it, in the place of what stood there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
 
 
 async def evaluate(setup: EvalInput) -> Metrics:

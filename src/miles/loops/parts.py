@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from miles.loops.beside import Beside
 from miles.rollout.contracts import RolloutFn
 from miles.types import Metrics, Rollout, StepReport
 
@@ -36,7 +37,7 @@ class LedgerView(Protocol):
 
 
 class Evaluator(Protocol):
-    """Measures the engines' weights on held-out prompts."""
+    """Measures the engines' weights on held-out prompts, while production pauses."""
 
     async def __call__(self, weight_version: int) -> Metrics:
         """``eval/<name>`` and its companions."""
@@ -86,6 +87,11 @@ class Cadence:
         """Whether an evaluation follows; the last rollout always has one."""
         return done == self.total or (self.eval_interval is not None and done % self.eval_interval == 0)
 
+    def measures_version_of(self, done: int) -> bool:
+        """Whether an evaluation asks for the version that was published once ``done`` rollouts were trained."""
+        until = next((later for later in range(done + 1, self.total + 1) if self.publishes_after(later)), self.total + 1)
+        return any(self.evaluates_after(at) or (at == 0 and self.eval_before_train) for at in range(done, until))
+
     def saves_after(self, done: int) -> bool:
         """Whether a checkpoint follows; the last rollout always has one."""
         return done == self.total or (self.save_interval is not None and done % self.save_interval == 0)
@@ -100,7 +106,7 @@ class StopFlag:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All of them."""
+    """All of them; evaluations are made by ``evaluator``, by ``beside``, or not at all."""
 
     rollout: RolloutFn
     ledger: LedgerView
@@ -109,3 +115,4 @@ class Parts:
     evaluator: Evaluator | None
     saver: Saver
     journal: Journal
+    beside: Beside | None = None

@@ -29,10 +29,12 @@ class Processes:
     """What the loop talks to, and the tasks that end when one of them is lost for good.
 
     turns: where policy and engines share their devices.
+    eval_engines: those that evaluate and do nothing else; None where there are none.
     """
 
     policy: PolicyClient
     engines: EngineFleet
+    eval_engines: EngineFleet | None
     deaths: list["asyncio.Task[None]"]
     turns: EngineTurns | None = None
 
@@ -79,28 +81,32 @@ async def beside_engines(
         await give_up_devices(config, policy, starter)
         router = asyncio.create_task(routers.start()) if derived.has_router else None
         try:
-            _, (fleet, engines) = await asyncio.gather(policy.info(), fleet_of(config, derived, starter, say))
+            _, (fleet, engines), eval_engines = await asyncio.gather(
+                policy.info(), fleet_of(config, derived, starter, say), starting_eval_engines(derived, starter)
+            )
         except BaseException:
             await end([router] if router else [])
             raise
+        eval_fleet = None
         try:
             limits = limits_of(config.engine)
             supervisor = Supervisor(fleet, starter, limits, say)
             deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
             deaths.append(asyncio.create_task(policy.watch(), name="watch the policy"))
             others += [asyncio.create_task(tell_loss(fleet, number, say)) for number in range(len(fleet.clients)) if not engines]
+            eval_fleet = kept_fleet(eval_engines, starter, config.engine, say, deaths) if eval_engines else None
             if router is not None:
                 stands = await router
                 await stands.join(fleet)
                 keeping = Supervisor(fleet, routers, limits, say).keep(ROUTER, stands)
                 deaths.append(asyncio.create_task(keeping, name="keep router"))
-            yield Processes(policy, fleet, deaths, turns_of(config, fleet, policy))
+            yield Processes(policy, fleet, eval_fleet, deaths, turns_of(config, fleet, policy))
         finally:
             await end([*deaths, *others])
             if not engines:
                 for note in await leave_running(fleet.clients):
                     say(note)
-            await fleet.close()
+            await asyncio.gather(*(each.close() for each in (fleet, eval_fleet) if each))
     finally:
         await routers.end()
         await starter.end()
@@ -150,6 +156,32 @@ async def fleet_of(
     recovers = options.engine_max_restarts > 0
     clients = [engine.client for engine in engines]
     return build(clients, recovers=recovers, max_in_flight=most_in_flight(options)), engines
+
+
+async def starting_eval_engines(derived: Derived, starter: EngineStarter) -> list[EngineProcess]:
+    """Start the engines for evaluation alone; they are numbered after the others.
+
+    Raises:
+        EngineError: one did not start.
+    """
+    numbers = range(derived.num_engines, derived.num_engines + derived.num_eval_engines)
+    return list(await asyncio.gather(*(starter.start(number) for number in numbers)))
+
+
+def kept_fleet(
+    engines: Sequence[EngineProcess],
+    starter: EngineStarter,
+    options: EngineOptions,
+    say: Callable[[str], None],
+    deaths: list["asyncio.Task[None]"],
+) -> EngineFleet:
+    """Engines that serve together, each watched by a task among ``deaths``."""
+    clients, recovers = [engine.client for engine in engines], options.engine_max_restarts > 0
+    most, first = most_in_flight(options), engines[0].number
+    fleet = EngineFleet(clients, recovers=recovers, max_in_flight=most, first_number=first)
+    supervisor = Supervisor(fleet, starter, limits_of(options), say)
+    deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
+    return fleet
 
 
 async def tell_loss(fleet: EngineFleet, number: int, say: Callable[[str], None]) -> None:

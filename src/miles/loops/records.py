@@ -14,28 +14,19 @@ from miles.tracking.run_folder import GROUPS_FILE, RunFolder, RunState, write_st
 from miles.types import Group, Metrics
 
 
-class SnapshotLedger(Protocol):
-    """A ledger that can be written down."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """JSON-able state."""
-        ...
-
-    def finished(self) -> tuple[Group, ...]:
-        """Groups whose samples go with it."""
-        ...
-
-
 @dataclass(slots=True)
 class RunJournal:
-    """Writes each row to metrics.jsonl first, then tells the reporter; remembers the first and last evaluation."""
+    """Writes each row to metrics.jsonl first, then tells the reporter; remembers the first and last evaluation.
+
+    evaluations: rows of evaluations by the weight version that was measured.
+    """
 
     metrics: MetricsFile
     reporter: Reporter
     total: int
     first_eval: Metrics = field(default_factory=dict)
     last_eval: Metrics = field(default_factory=dict)
-    last_eval_row: Metrics = field(default_factory=dict)
+    evaluations: dict[int, Metrics] = field(default_factory=dict)
 
     def write(self, row: Metrics, rollouts_done: int) -> None:
         """One line of metrics.jsonl."""
@@ -43,8 +34,25 @@ class RunJournal:
         results = evals_in(row)
         self.first_eval = self.first_eval or results
         self.last_eval = results or self.last_eval
-        self.last_eval_row = dict(row) if results else self.last_eval_row
+        if "eval/weight_version" in row:
+            self.evaluations[int(row["eval/weight_version"])] = dict(row)
         self.reporter.progress(row, rollouts_done, self.total)
+
+
+class SnapshotLedger(Protocol):
+    """A ledger that can be written down."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON-able state."""
+        ...
+
+    def kept(self) -> tuple[Group, ...]:
+        """Groups whose samples go with it."""
+        ...
+
+
+def nothing() -> None:
+    """For sources that need no position."""
 
 
 class SavedPolicy(Protocol):
@@ -67,6 +75,7 @@ class SavedPolicy(Protocol):
 class CheckpointSaver:
     """Policy, ledger and finished groups of one moment; ``latest`` moves only when all are on disk.
 
+    source_state: position of where prompts come from, JSON-able.
     say: tells the user of a checkpoint that could not be written in the background; the next ``save`` raises it.
     in_background: ``save`` returns once the moment is copied; the one before is waited for first.
     """
@@ -76,6 +85,7 @@ class CheckpointSaver:
     ledger: SnapshotLedger
     say: Callable[[str], None]
     in_background: bool = False
+    source_state: Callable[[], Any] = nothing
     _writing: "asyncio.Task[None] | None" = None
 
     async def save(self, rollouts_done: int, weight_version: int, *, weights_published: bool) -> None:
@@ -87,8 +97,9 @@ class CheckpointSaver:
         checkpoint = self.folder.checkpoint_for(rollouts_done - 1)
         await self.settle()
         await (self.policy.begin_save(checkpoint) if self.in_background else self.policy.save(checkpoint))
-        snapshot, groups = self.ledger.snapshot(), self.ledger.finished()  # of the same moment: nothing is awaited between
-        state = RunState(rollouts_done, weight_version, snapshot, weights_published)
+        # of the same moment: nothing is awaited between
+        snapshot, groups, source = self.ledger.snapshot(), self.ledger.kept(), self.source_state()
+        state = RunState(rollouts_done, weight_version, snapshot, weights_published, source=source)
         if self.in_background:
             self._writing = asyncio.create_task(self._finish(checkpoint, state, groups), name=f"write {checkpoint.name}")
         else:

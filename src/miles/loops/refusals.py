@@ -70,7 +70,8 @@ def refuse_lines(resolution: Resolution) -> None:
     config = resolution.config
     line_format = PromptFormat.of(config.data, resolution.derived.max_prompt_len)
     problems = []
-    for path in (config.data.prompt_data, *(path for _, path in config.evaluation.eval_prompt_data)):
+    training = [config.data.prompt_data] if config.data.prompt_data else []
+    for path in (*training, *(path for _, path in config.evaluation.eval_prompt_data)):
         try:
             read_lines(path, AnyTokenizer(), line_format)
         except DataError as error:

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from miles.errors import CheckpointError
+from miles.rollout.contracts import Prompts
 from miles.rollout.group_file import read_groups
 from miles.rollout.ledger import Ledger
-from miles.rollout.prompts import PromptSource
 from miles.tracking.run_folder import GROUPS_FILE, RunState
 
 
 def restore_ledger(
-    checkpoint: Path, state: RunState, prompts: PromptSource, *, accepts_missing: bool
+    checkpoint: Path, state: RunState, prompts: Prompts, *, accepts_missing: bool
 ) -> tuple[Ledger, tuple[str, ...]]:
     """The ledger with its finished groups, and what is lost, a sentence each.
 
@@ -26,5 +26,5 @@ def restore_ledger(
         if not accepts_missing:
             raise
         ledger = Ledger.restore(state.ledger, None)
-        num_lost = len(state.ledger["finished"])
-        return ledger, (f"the samples of {num_lost} finished groups are lost, these prompts are sampled again: {error}",)
+        num_lost = len(state.ledger["finished"]) + len(state.ledger.get("unfinished", ()))
+        return ledger, (f"the samples of {num_lost} groups are lost, these prompts are sampled again: {error}",)

@@ -11,8 +11,8 @@ from miles.config.resolution import Resolution
 from miles.config.toml_out import config_toml
 from miles.errors import CheckpointError
 from miles.loops.restore import restore_ledger
+from miles.rollout.contracts import Prompts
 from miles.rollout.ledger import Ledger
-from miles.rollout.prompts import PromptSource
 from miles.tracking.metrics_file import BEFORE_ALL, set_aside_rows_after
 from miles.tracking.run_folder import RunFolder, RunState, read_state
 
@@ -68,7 +68,7 @@ def newest_state(folder: RunFolder) -> Start:
     return Start(replace(state, weight_version=version), checkpoint)
 
 
-def with_ledger(start: Start, resolution: Resolution, prompts: PromptSource) -> Start:
+def with_ledger(start: Start, resolution: Resolution, prompts: Prompts) -> Start:
     """The start with the ledger and the finished groups of its checkpoint.
 
     Raises:
@@ -78,6 +78,7 @@ def with_ledger(start: Start, resolution: Resolution, prompts: PromptSource) -> 
         return start
     accepts = resolution.config.run.accept_missing_state
     try:
+        prompts.restore(start.state.source)
         ledger, lost = restore_ledger(start.checkpoint, start.state, prompts, accepts_missing=accepts)
     except CheckpointError as error:
         if not accepts:
@@ -139,6 +140,7 @@ def resume_notes(start: Start, num_moved: int) -> list[str]:
     aside = f"; {num_moved} later rows of metrics.jsonl moved aside" if num_moved else ""
     if start.checkpoint is None:
         return [*start.lost, *([f"no checkpoint was written, the run begins anew{aside}"] if aside and not start.lost else [])]
-    kept = len(start.ledger.finished())
-    groups = f", with {kept} finished groups" if kept else ""
+    kept = {"finished": len(start.ledger.finished()), "unfinished": start.ledger.num_unfinished}
+    parts = [f"{number} {name}" for name, number in kept.items() if number]
+    groups = f", with {' and '.join(parts)} groups" if parts else ""
     return [*start.lost, f"resuming after rollout {start.state.rollouts_done - 1}{groups}{aside}"]

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from miles.clock import Clock
 from miles.errors import MilesError, RolloutError
-from miles.loops.parts import Cadence, Parts, StopFlag
+from miles.loops.beside import Beside, Point
+from miles.loops.parts import Cadence, Evaluator, Parts, StopFlag
 from miles.loops.patience import Patience
+from miles.rollout.masking import has_trained_token
 from miles.tracking.trace import Spans
 from miles.types import Metrics, Rollout, StepReport, mean, staleness
 
@@ -70,10 +72,16 @@ class Run:
         self._row |= report.metrics | off_policy_metrics(report)
 
     async def _take_steps(self, rollout: Rollout) -> StepReport:
-        """The policy's steps; none on a rollout whose tokens are all out of the loss."""
-        if not any(any(sample.loss_mask) for sample in rollout.samples):
+        """The policy's steps; none where no token is in the loss, and then the user is told."""
+        if not has_trained_token(rollout.groups):
+            self._patience.say(f"rollout {rollout.rollout_id} has no token to train on: no optimiser step is taken on it")
             return StepReport({}, 0)
-        return await self._parts.policy.train_on(rollout, self.version)
+        report = await self._parts.policy.train_on(rollout, self.version)
+        if empty := report.metrics.get("train/empty_optimizer_steps"):
+            self._patience.say(
+                f"rollout {rollout.rollout_id}: {empty:.0f} optimiser steps had no token to train on and were not taken"
+            )
+        return report
 
     async def publish_if_due(self) -> None:
         """Publish the policy's weights under the next version, in flight, every ``update_weights_interval`` rollouts."""
@@ -84,10 +92,18 @@ class Run:
                 self._row |= await self._parts.publisher.publish(self.version + 1)
         self.version, self._published_after = self.version + 1, self.rollouts_done
         self._parts.rollout.published(self.version)
+        await self.hold_if_measured()
+
+    async def hold_if_measured(self) -> None:
+        """Keep the published weights for an evaluation beside training that will ask for them."""
+        if self._parts.beside is not None and self.cadence.measures_version_of(self.rollouts_done):
+            await self._parts.beside.hold(self.version)
 
     async def finish_step(self) -> None:
-        """Write the step's row, then evaluate and save where due."""
+        """Write the step's row, then evaluate and save where due; an evaluation that failed beside the step is told now."""
         self._write_row()
+        if self._parts.beside is not None:
+            self._parts.beside.check()
         if self.cadence.evaluates_after(self.rollouts_done):
             await self.evaluate()
         if self.cadence.saves_after(self.rollouts_done):
@@ -111,18 +127,45 @@ class Run:
             await self.evaluate()
 
     async def evaluate(self) -> None:
-        """Measure the published weights; production pauses and the row names the version."""
-        if self._parts.evaluator is None or self.evaluated_after == self.rollouts_done:
+        """Measure the published weights; the row names the version. Production pauses, or it goes on beside a snapshot."""
+        if self.evaluated_after == self.rollouts_done:
             return
+        if self._parts.beside is not None:
+            await self._begin_beside(self._parts.beside)
+        elif self._parts.evaluator is not None:
+            await self._evaluate_here(self._parts.evaluator)
+        else:
+            return
+        self.evaluated_after = self.rollouts_done
+        self._step_began = self._idle_since = self._clock.now()
+
+    async def _begin_beside(self, beside: Beside) -> None:
+        done = self.rollouts_done
+
+        def write(row: Metrics) -> None:
+            self._parts.journal.write({"rollout_id": done - 1} | row, self.rollouts_done)
+
+        async with self._patience.while_waiting("the evaluation before to end"):
+            await beside.begin(Point(done, self.version, done == self.cadence.total, write))
+
+    async def _evaluate_here(self, evaluator: Evaluator) -> None:
         begin = self._clock.now()
         async with self._production_paused():
             with self._trace.span("evaluation", f"evaluate version {self.version}"), named("the evaluation"):
                 async with self._patience.while_waiting(f"the evaluation of weights version {self.version}"):
-                    row = await self._parts.evaluator(self.version)
+                    row = await evaluator(self.version)
         row |= {"eval/weight_version": self.version, "perf/eval_time": self._clock.now() - begin}
         self._parts.journal.write({"rollout_id": self.rollouts_done - 1} | row, self.rollouts_done)
-        self.evaluated_after = self.rollouts_done
-        self._step_began = self._idle_since = self._clock.now()
+
+    async def end(self) -> None:
+        """What is still due at the end: a checkpoint, then the result of an evaluation beside; a stop does not wait for it."""
+        await self.save()
+        if self._parts.beside is not None and self.stopping:
+            await self._parts.beside.close()
+        elif self._parts.beside is not None:
+            async with self._patience.while_waiting("the last evaluation"):
+                await self._parts.beside.drain()
+        await self.settle()
 
     async def save(self) -> None:
         """Write a checkpoint of this moment, unless it is written already; the step's row always comes first."""

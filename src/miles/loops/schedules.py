@@ -69,9 +69,9 @@ LOOPS = {"sync": run_sync, "one_step_off": run_one_step_off, "fully_async": run_
 
 async def run_schedule(run: Run, schedule: Schedule) -> None:
     """A whole run: first evaluation, the loop, and at the end what is still due."""
+    await run.hold_if_measured()
     if run.cadence.eval_before_train and run.rollouts_done == 0:
         await run.evaluate()
     await run.evaluate_if_due()
     await LOOPS[schedule](run)
-    await run.save()
-    await run.settle()
+    await run.end()

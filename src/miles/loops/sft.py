@@ -69,7 +69,7 @@ class NoLedger:
         """Nothing."""
         return {}
 
-    def finished(self) -> tuple[Group, ...]:
+    def kept(self) -> tuple[Group, ...]:
         """Nothing."""
         return ()
 

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from miles.clock import WallClock
-from miles.config.dotted import load_dotted
 from miles.config.facts import checkpoint_in
 from miles.config.resolution import Resolution
 from miles.config.user_code import check_user_code
-from miles.engines.fleet import EngineFleet
 from miles.engines.wire import PauseMode
 from miles.errors import CheckpointError, MilesError
 from miles.loops.data import RunData, load_data
 from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends
-from miles.loops.evaluate import BoundEvaluator
+from miles.loops.evaluation import EvaluationParts, bound_evaluator, evaluation_beside, goes_beside
 from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
@@ -33,7 +31,7 @@ from miles.loops.turns import PolicyInTurn
 from miles.loops.watch import until_done
 from miles.placement.cluster import Cluster, open_cluster
 from miles.placement.map import seats
-from miles.rollout.build import RolloutSide, build_rollout, eval_generator
+from miles.rollout.build import RolloutSide, build_rollout
 from miles.tracking.metrics_file import MetricsFile, last_evaluated
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder
@@ -125,13 +123,21 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     begins_elsewhere = attempt.start.checkpoint is not None or resolution.config.model.load is not None
     if begins_elsewhere or resolution.config.engine.rollout_external_engine_addrs:
         await publisher.publish(state.weight_version)
-    evaluator = make_evaluator(resolution, running.engines, side, attempt.data)
+    given = EvaluationParts(
+        running.policy, resolution, attempt.data, side.rewards, weights, attempt.folder.logs, attempt.clock, attempt.trace,
+        attempt.reporter.note, begins_elsewhere,
+    )  # fmt: skip
+    beside = evaluation_beside(given, running.eval_engines)
+    evaluator = None if goes_beside(resolution) else bound_evaluator(given, running.engines)
     model = resolution.config.model
-    saver: Saver = CheckpointSaver(attempt.folder, running.policy, side.ledger, attempt.reporter.note, model.async_save)
+    saver: Saver = CheckpointSaver(
+        attempt.folder, running.policy, side.ledger, attempt.reporter.note, model.async_save,
+        source_state=lambda: side.source.state(side.ledger),
+    )  # fmt: skip
     if model.keep_checkpoints is not None:
-        saver = RetainingSaver(saver, attempt.folder, attempt.journal, model.keep_checkpoints, model.keep_best_by)
+        saver = RetainingSaver(saver, attempt.folder, attempt.journal, model.keep_checkpoints, model.keep_best_by, awaited=beside)
     policy = running.policy if running.turns is None else PolicyInTurn(running.policy, running.turns)
-    parts = Parts(side.fn, side.ledger, policy, publisher, evaluator, saver, attempt.journal)
+    parts = Parts(side.fn, side.ledger, policy, publisher, evaluator, saver, attempt.journal, beside)
     run = Run(
         parts, cadence_of(resolution), attempt.clock, attempt.trace, attempt.stop, state.rollouts_done, state.weight_version,
         evaluated_after=last_evaluated(attempt.folder.path),
@@ -149,6 +155,8 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
+        if beside is not None:
+            await beside.close()
 
 
 async def rescue(run: Run, reporter: Reporter) -> None:
@@ -164,15 +172,6 @@ async def rescue(run: Run, reporter: Reporter) -> None:
         return
     if is_whole:
         reporter.note(f"the state after rollout {run.rollouts_done - 1} is saved")
-
-
-def make_evaluator(resolution: Resolution, engines: EngineFleet, side: RolloutSide, data: RunData) -> BoundEvaluator | None:
-    """The evaluation of the run, None without held-out prompts."""
-    if not data.heldout:
-        return None
-    config, derived = resolution.config, resolution.derived
-    generator = eval_generator(config, derived, data.tokenizer, engines, side.rewards)
-    return BoundEvaluator(load_dotted(derived.eval_function_path), data.heldout, generator)
 
 
 def cadence_of(resolution: Resolution) -> Cadence:

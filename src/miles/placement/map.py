@@ -24,14 +24,14 @@ class Seat:
 
 
 def seats(config: AnyConfig, derived: Derived) -> list[Seat]:
-    """Ranks first, then engines: bundle i of the placement group belongs to seat i."""
+    """Ranks first, then engines, those for evaluation last: bundle i of the placement group belongs to seat i."""
     cuda = derived.device == "cuda"
     rank = {"CPU": 1.0, "GPU": 1.0} if cuda else {"CPU": 1.0}
     gpus = float(config.placement.rollout_num_gpus_per_engine)
     has_own = cuda and derived.engine == "sglang" and not isinstance(config.placement, Colocated)
     engine = {"CPU": 1.0, "GPU": gpus} if has_own else {"CPU": 1.0}
     ranks = [Seat("rank", number, rank) for number in range(derived.num_ranks)]
-    return ranks + [Seat("engine", number, engine) for number in range(derived.num_engines)]
+    return ranks + [Seat("engine", number, engine) for number in range(derived.num_engines + derived.num_eval_engines)]
 
 
 def total_resources(wanted: list[Seat]) -> dict[str, float]:

@@ -100,8 +100,9 @@ class Tally:
             "train/loss": pg_loss - spec.entropy_coef * entropy + spec.kl_coef * kl,
             "train/pg_loss": pg_loss,
             "train/grad_norm": mean(self.grad_norms),
-            "train/lr": self.learning_rates[-1],
         }
+        if self.learning_rates:
+            row["train/lr"] = self.learning_rates[-1]
         if spec.entropy_coef:
             row["train/entropy"] = entropy
         return row | ({} if spec.kl_kind is None else {"train/kl_loss": kl})

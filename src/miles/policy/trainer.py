@@ -116,6 +116,8 @@ class Trainer:
     def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Take the optimiser steps of one rollout; ``policy_version`` is the version of the weights before the first.
 
+        A step whose samples have no token in the loss is left out: it would move the weights by the optimiser's momentum alone.
+
         Raises:
             PolicyError: the rollout cannot be trained on, or a loss or gradient is not finite; the weights are then those
                 of the last whole optimiser step.
@@ -137,12 +139,15 @@ class Trainer:
     def _take_steps(self, batch: TrainBatch, made: Prepared) -> StepReport:
         """The policy's optimiser steps."""
         tally = Tally.of_lags(batch.num_lags)
-        for number, step in enumerate(made.steps):
+        taken = [(number, step) for number, step in enumerate(made.steps) if step.num_tokens]
+        for number, step in taken:
             where = f"rollout {batch.rollout_id} (policy version {batch.policy_version}), optimiser step {number}"
             progress = number / (len(made.steps) * self._publish_interval)
             self._take_step(step, made.columns, tally, Moment(number, progress, where))
         metrics = tally.metrics(self._spec, self.ranks) | made.metrics
-        return StepReport(metrics, len(made.steps) - tally.skipped)
+        if len(taken) < len(made.steps):
+            metrics["train/empty_optimizer_steps"] = float(len(made.steps) - len(taken))
+        return StepReport(metrics, len(taken) - tally.skipped)
 
     def mean_loss(self, batch: TrainBatch) -> float:
         """Mean of −log π over the trained tokens, without a step."""

@@ -2,7 +2,8 @@
 
 begin: reserve, in flight ──► run: generate, score, judge ──► accepted: buffered
                                         │                 ├─► filtered: dropped
-                                        │                 └─► aborted or no reward at all: back to waiting, or dropped
+                                        │                 ├─► aborted or no reward at all: back to waiting, or dropped
+                                        │                 └─► interrupted: back to waiting, with what was sampled
                                         └─ any error, a cancellation or recall() ──► back to waiting
 """
 
@@ -18,6 +19,8 @@ from miles.errors import RolloutError
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.filters import DynamicFilter, keeps
 from miles.rollout.ledger import DropReason
+from miles.rollout.notices import Notices
+from miles.rollout.partial import is_finished
 from miles.rollout.unused import UnusedGroups
 from miles.types import Group, Prompt, SampleStatus
 
@@ -31,11 +34,17 @@ REMEDIES: Mapping[DropReason, str] = {
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """A group in flight. began_seconds: on the run's clock."""
+    """A group in flight.
+
+    version: of its oldest token, or at its admission. began_seconds: on the run's clock.
+    begun: what was sampled of it before. interrupted: it is to return as it is.
+    """
 
     prompt: Prompt
     version: int
     began_seconds: float
+    begun: Group | None = None
+    interrupted: bool = False
     task: "asyncio.Task[None] | None" = None
 
 
@@ -74,6 +83,11 @@ class Flights:
     def oldest(self, number: int) -> list[Flight]:
         """So many flights, oldest version first, then by index."""
         return heapq.nsmallest(number, self._flights.values(), key=lambda flight: (flight.version, flight.prompt.index))
+
+    def interrupt(self) -> None:
+        """All of them are to return as they are."""
+        for flight in self._flights.values():
+            flight.interrupted = True
 
     def describe(self) -> str:
         """How many, and the oldest one's age."""
@@ -116,20 +130,23 @@ class Attempts:
 
     def __init__(self, given: RolloutFnInput) -> None:
         self._source, self._ledger, self._generate_group = given.source, given.ledger, given.generate_group
-        self._clock, self._unused = given.clock, UnusedGroups(given)
+        self._clock, self._unused, self._notices = given.clock, UnusedGroups(given), Notices(given.say)
+        self._continues = getattr(given.config.rollout, "partial_rollout", False)
         self._streak = DropStreak(given.config.data.rollout_batch_size)
         path = given.config.rollout.dynamic_sampling_filter_path
         self._filter: DynamicFilter | None = load_dotted(path, "dynamic_sampling_filter_path", kind="filter") if path else None
         self.flights = Flights(given.clock)
 
     def begin(self, version: int) -> Flight:
-        """Reserve the next group under the published ``version``."""
-        flight = Flight(self._source.reserve(self._ledger), version, self._clock.now())
+        """Reserve the next group under the published ``version``; one that was begun keeps the version it began under."""
+        prompt = self._source.reserve(self._ledger)
+        begun = self._ledger.unfinished(prompt.index) if self._continues else None
+        flight = Flight(prompt, begun.version_admitted if begun else version, self._clock.now(), begun)
         self.flights.add(flight)
         return flight
 
     async def run(self, flight: Flight) -> Group | None:
-        """The accepted group, which is buffered in the ledger; None if it was dropped or waits to be sampled again.
+        """The accepted group, which is buffered in the ledger; None if it was dropped, or waits to be sampled again or further.
 
         Raises:
             RolloutError: a filter failed, or nothing but dropped groups came for long.
@@ -137,6 +154,10 @@ class Attempts:
         """
         try:
             group, reason, detail = await self._judged(flight)
+            if group is not None and flight.interrupted and not is_finished(group):
+                self.flights.remove(flight)
+                self._ledger.suspend(group)
+                return None
             self._settle(flight, group, reason, detail)
         finally:
             self.recall(flight)
@@ -152,10 +173,15 @@ class Attempts:
 
     async def _judged(self, flight: Flight) -> tuple[Group | None, DropReason | None, str]:
         try:
-            group = await self._generate_group(flight.prompt, flight.version)
+            group = await self._generated(flight)
         except TimeoutError as error:
             return None, DropReason.ABORTED, str(error)
         return group, *judge(group, self._filter)
+
+    async def _generated(self, flight: Flight) -> Group:
+        if flight.begun is None:
+            return await self._generate_group(flight.prompt, flight.version)
+        return await self._generate_group(flight.prompt, flight.version, flight.begun)
 
     def _settle(self, flight: Flight, group: Group | None, reason: DropReason | None, detail: str) -> None:
         self.flights.remove(flight)
@@ -164,12 +190,16 @@ class Attempts:
         elif group is not None:
             self._ledger.buffer(group)
             self._streak.accepted()
+            self._notices.accepted(group)
 
     def _refuse(self, index: int, reason: DropReason, detail: str) -> None:
         if reason is DropReason.DYNAMIC_FILTER:
             self._ledger.drop(index, reason)
-        elif self._unused.set_aside(index, reason):
-            return
+        else:
+            again = self._unused.set_aside(index, reason)
+            self._notices.refused(index, reason, detail, again=again)
+            if again:
+                return
         self._streak.dropped(reason, detail)
 
 

@@ -17,7 +17,8 @@ from miles.config.dotted import load_dotted
 from miles.config.options.reward import RewardOptions
 from miles.engines.wire import EngineApi, SamplingParams
 from miles.errors import ConfigError, Problem
-from miles.rollout.contracts import RolloutFn, RolloutFnInput
+from miles.rollout.contracts import Prompts, RolloutFn, RolloutFnInput
+from miles.rollout.data_source import SourcedPrompts
 from miles.rollout.function_api import FunctionRolloutFn
 from miles.rollout.generate import GenerateFn, GenerateSettings, SingleTurnGroupGenerator
 from miles.rollout.ledger import Ledger
@@ -33,7 +34,7 @@ class RolloutSide:
 
     fn: RolloutFn
     ledger: Ledger
-    source: PromptSource
+    source: Prompts
     rewards: Rewards
 
     async def close(self) -> None:
@@ -53,7 +54,7 @@ def build_rollout(
     first_rollout_id: int = 0,
     weight_version: int = 0,
     ledger: Ledger | None = None,
-    source: PromptSource | None = None,
+    source: Prompts | None = None,
 ) -> RolloutSide:
     """The rollout side of a run; ``ledger`` is that of a resumed run, ``source`` the prompts if they are read already.
 
@@ -62,12 +63,21 @@ def build_rollout(
         ConfigError: there is no reward, or a dotted path leads nowhere.
     """
     ledger = Ledger() if ledger is None else ledger
-    if source is None:
-        source = prompt_source(config, derived, tokenizer, config.data.prompt_data, shuffles=config.data.rollout_shuffle)
+    source = training_prompts(config, derived, tokenizer) if source is None else source
     rewards = build_rewards(config.reward)
     generator = train_generator(config, derived, tokenizer, engine, rewards)
     given = RolloutFnInput(
-        config, derived, source, ledger, generator, clock, first_rollout_id, weight_version, say, engines=engine
+        config,
+        derived,
+        source,
+        ledger,
+        generator,
+        clock,
+        first_rollout_id,
+        weight_version,
+        say,
+        engines=engine,
+        interrupt=generator.interrupt,
     )
     return RolloutSide(rollout_function(given), ledger, source, rewards)
 
@@ -82,6 +92,21 @@ def rollout_function(given: RolloutFnInput) -> RolloutFn:
             given.ledger.put_back(group.index)
     built: RolloutFn = build(given)
     return built
+
+
+def training_prompts(config: AnyConfig, derived: Derived, tokenizer: Tokenizer) -> Prompts:
+    """The prompts of the prompt file, or of the user's data source.
+
+    Raises:
+        DataError: some lines cannot be used, or the source cannot be built.
+    """
+    path, file = config.data.data_source_path, config.data.prompt_data
+    if path is not None:
+        build = partial(load_dotted(path, "data_source_path", kind="data_source"), config)
+        return SourcedPrompts(path, build, tokenizer, PromptFormat.of(config.data, derived.max_prompt_len))
+    if file is None:
+        raise ConfigError([Problem("prompt_data", "", "", "is not set", "Pass --prompt-data or --data-source-path")])
+    return prompt_source(config, derived, tokenizer, file, shuffles=config.data.rollout_shuffle)
 
 
 def prompt_source(

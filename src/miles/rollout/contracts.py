@@ -1,8 +1,8 @@
 """What a rollout function is given and what is asked of it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from miles.clock import Clock
 from miles.config.commands import AnyConfig
@@ -12,20 +12,43 @@ from miles.types import Group, Prompt, Rollout
 
 if TYPE_CHECKING:
     from miles.rollout.ledger import Ledger
-    from miles.rollout.prompts import PromptSource
+
+
+class Prompts(Protocol):
+    """Where prompts come from, by their place in the order of issue: a file, or a data source of the user's."""
+
+    def prompt(self, index: int) -> Prompt:
+        """The prompt of a group that is alive, or of the next one."""
+        ...
+
+    def reserve(self, ledger: "Ledger") -> Prompt:
+        """The prompt that is due next by the ledger, which now counts it as in flight."""
+        ...
+
+    def state(self, ledger: "Ledger") -> Any:
+        """What a checkpoint must hold, JSON-able, beside the ledger's snapshot of the same moment."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on from what ``state`` returned."""
+        ...
 
 
 class GroupGenerator(Protocol):
     """Samples and scores one group."""
 
-    async def __call__(self, prompt: Prompt, version_admitted: int) -> Group:
-        """The finished group.
+    async def __call__(self, prompt: Prompt, version_admitted: int, begun: Group | None = None) -> Group:
+        """The finished group; ``begun`` is what was sampled of it before and is gone on with (``--partial-rollout`` alone).
 
         Raises:
             EngineError: an engine failed.
             TimeoutError: the group took longer than ``rollout_timeout_seconds``; its requests were aborted.
         """
         ...
+
+
+async def nothing_in_flight() -> None:
+    """For generators that cannot be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +59,12 @@ class RolloutFnInput:
     say: tells the user one line (no progress, refills, …).
     engines: for a rollout function of your own that asks them itself; a simulated run has none. While they have no room, whoever
         produces without end starts nothing new.
+    interrupt: asks the engines to end what ``generate_group`` has in flight; its calls then return with what was sampled.
     """
 
     config: AnyConfig
     derived: Derived
-    source: "PromptSource"
+    source: Prompts
     ledger: "Ledger"
     generate_group: GroupGenerator
     clock: Clock
@@ -48,6 +72,7 @@ class RolloutFnInput:
     weight_version: int = 0
     say: Callable[[str], None] = lambda line: None
     engines: EngineApi | None = None
+    interrupt: Callable[[], Awaitable[None]] = nothing_in_flight
 
 
 class RolloutFn(Protocol):

@@ -25,7 +25,7 @@ from miles.rollout.buffer import DataBuffer, PacedBuffer
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.discards import Discards
 from miles.rollout.handover import Handover
-from miles.rollout.masking import has_trained_token, masked_metrics, oldest_trained_version
+from miles.rollout.masking import masked_metrics, oldest_trained_version
 from miles.rollout.metrics import fully_async_metrics
 from miles.rollout.progress import ProgressWatch
 from miles.rollout.staleness_control import control_for
@@ -43,7 +43,7 @@ class FullyAsyncRolloutFn:
         self._control = control_for(options.staleness_control, self._rule)
         self._policy = pacing.at_step(self._rule, given.first_rollout_id, given.weight_version)
         self._published = given.weight_version
-        self._ledger, self._say, self._engines = given.ledger, given.say, given.engines
+        self._ledger, self._engines = given.ledger, given.engines
         self._buffer = new_buffer(options.custom_async_data_buffer_path)
         for group in given.ledger.finished():
             self._buffer.put(group)
@@ -208,8 +208,6 @@ class FullyAsyncRolloutFn:
     def _check(self, policy_version: int, rollout: Rollout) -> None:
         versions = [version for group in rollout.groups if (version := oldest_trained_version(group)) is not None]
         lag = policy_version - min(versions, default=policy_version)
-        if not has_trained_token(rollout.groups):
-            self._say(f"rollout {rollout.rollout_id} has no token to train on: no optimiser step is taken on it")
         if lag > self._rule.max_staleness:
             raise RolloutError(
                 f"a batch of staleness {lag} came out of {type(self._buffer).__name__}, the bound is {self._rule.max_staleness} "

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from miles.errors import CheckpointError
-from miles.rollout.prompts import PromptSource
+from miles.rollout.contracts import Prompts
 from miles.types import Group, Sample, SampleStatus, VersionSpan
 
 OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
@@ -36,7 +36,7 @@ def write_groups(path: Path, groups: Sequence[Group]) -> str:
     return digest_of(text)
 
 
-def read_groups(path: Path, digest: str, prompts: PromptSource) -> list[Group]:
+def read_groups(path: Path, digest: str, prompts: Prompts) -> list[Group]:
     """The groups of a file, in the order in which they were written.
 
     Raises:
@@ -81,7 +81,7 @@ def sample_fields(sample: Sample) -> dict[str, Any]:
     }
 
 
-def from_line(line: dict[str, Any], prompts: PromptSource, path: Path) -> Group:
+def from_line(line: dict[str, Any], prompts: Prompts, path: Path) -> Group:
     """The group of a line.
 
     Raises:

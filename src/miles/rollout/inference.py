@@ -6,18 +6,23 @@
 
 Sync calls it between steps; one step off calls it for rollout k+1 while step k trains. With --over-sampling-batch-size there are
 more slots than a rollout needs: the first accepted groups are used, those still in flight then wait and are sampled later, which
-favours short answers.
+favours short answers. With --partial-rollout they are stopped instead and keep what they have: the next rollouts go on with it,
+and groups that finished beside the batch are in the next one.
 """
 
 import asyncio
+from functools import partial
 
 from miles.errors import RolloutError
 from miles.failures import first_failure
 from miles.rollout.attempts import Attempts
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.handover import Handover
+from miles.rollout.masking import masked_metrics, old_token_metrics, without_old_tokens
 from miles.rollout.progress import ProgressWatch
 from miles.types import Group, Rollout
+
+STOP_AGAIN_SECONDS = 0.05
 
 
 class InferenceRolloutFn:
@@ -29,8 +34,10 @@ class InferenceRolloutFn:
         self._batch_size = given.config.data.rollout_batch_size
         over = getattr(given.config.rollout, "over_sampling_batch_size", None)
         self._num_slots: int = over or self._batch_size
+        self._keeps_unfinished: bool = getattr(given.config.rollout, "partial_rollout", False)
+        self._masks_old: bool = getattr(given.config.rollout, "mask_offpolicy_in_partial_rollout", False)
         self._version = given.weight_version
-        self._ledger = given.ledger
+        self._ledger, self._interrupt = given.ledger, given.interrupt
         self._attempts, self._handover = Attempts(given), Handover(given)
         self._watch = ProgressWatch(given.clock, given.config.rollout.no_progress_seconds, given.say, self._describe)
         self._accepted: list[Group] = []
@@ -55,7 +62,7 @@ class InferenceRolloutFn:
                 cause = first_failure(error)
                 raise RolloutError(f"rollout {rollout_id} failed: {cause}") from cause
             raise
-        return self._handover.hand_over(rollout_id, self._accepted)
+        return self._hand_over(rollout_id)
 
     def published(self, version: int) -> None:
         """Groups started from now on count from ``version``."""
@@ -78,6 +85,8 @@ class InferenceRolloutFn:
             if not self._is_full:
                 slots = [tasks.create_task(self._fill_slot()) for _ in range(self._num_slots - len(self._accepted))]
                 await self._until_full(slots)
+                if self._keeps_unfinished:
+                    await self._until_stopped(slots)
                 for slot in slots:
                     slot.cancel()
             watching.cancel()
@@ -92,17 +101,37 @@ class InferenceRolloutFn:
         while waiting and not self._is_full:
             _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
 
+    async def _until_stopped(self, slots: list["asyncio.Task[None]"]) -> None:
+        """Stop what is in flight, so that it keeps its tokens; again, since a request may reach its engine after the stop."""
+        waiting = {slot for slot in slots if not slot.done()}
+        self._attempts.flights.interrupt()
+        while waiting:
+            await self._interrupt()
+            _, waiting = await asyncio.wait(waiting, timeout=STOP_AGAIN_SECONDS)
+
+    def _hand_over(self, rollout_id: int) -> Rollout:
+        if not self._keeps_unfinished:
+            return self._handover.hand_over(rollout_id, self._accepted)
+        version, more = self._version, {"rollout/partial/num_groups": float(self._ledger.num_unfinished)}
+        more |= masked_metrics(self._accepted, version) if self._masks_old else old_token_metrics(self._accepted, version)
+        mask = partial(without_old_tokens, oldest=version) if self._masks_old else None
+        return self._handover.hand_over(rollout_id, self._accepted, more, mask)
+
     async def _fill_slot(self) -> None:
         group = None
-        while group is None:
+        while group is None and not self._is_full:
             await self._running.wait()
             flight = self._attempts.begin(self._version)
             group = await self._attempts.run(flight)
             self._watch.moved()
-        if self._is_full:  # another slot was faster in the same moment
-            self._ledger.put_back(group.index)
-        else:
+        if group is None:
+            return
+        if not self._is_full:
             self._accepted.append(group)
+        elif self._keeps_unfinished:
+            self._carried.append(group)
+        else:  # another slot was faster in the same moment
+            self._ledger.put_back(group.index)
 
     def _describe(self) -> str:
         paused = "" if self._running.is_set() else "; production is paused"

@@ -4,11 +4,12 @@
     ──────► in flight ──────► buffered ──────► in training ──────► trained (counted, then forgotten)
        ▲        │                │                  │
     waiting ◄───┴── put_back ────┴──────────────────┘        drop(reason): waiting, in flight or buffered ──► dropped
-                    retry (counted)
+                    retry (counted), suspend (with what is sampled so far)
 
 At any moment ``issued = waiting + in flight + buffered + in training + trained + dropped``. A group's identity is its
 index in the order of issue, so no prompt is lost and none is trained twice. Finished groups are kept here with their
-samples until they are trained, so that a checkpoint holds them. Memory is bounded by the groups alive.
+samples until they are trained, and unfinished ones until they are finished, so that a checkpoint holds them. Memory is bounded
+by the groups alive.
 """
 
 import heapq
@@ -55,6 +56,7 @@ class Ledger:
         self._sizes: Counter[GroupState] = Counter()
         self._waiting: list[int] = []
         self._finished: dict[int, Group] = {}
+        self._unfinished: dict[int, Group] = {}
         self._retries: Counter[int] = Counter()
         self._num_retries = 0
 
@@ -74,6 +76,7 @@ class Ledger:
         self._require(group.index, frozenset({GroupState.IN_FLIGHT}), "be buffered")
         self._enter(group.index, GroupState.BUFFERED)
         self._finished[group.index] = group
+        self._unfinished.pop(group.index, None)
 
     def start_training(self, index: int) -> None:
         """Buffered → in training: the policy has taken it."""
@@ -100,9 +103,25 @@ class Ledger:
         self._finished.pop(index, None)
         heapq.heappush(self._waiting, index)
 
+    def suspend(self, group: Group) -> None:
+        """In flight → waiting, with the samples it has so far: they are gone on with when it is reserved again."""
+        self._require(group.index, frozenset({GroupState.IN_FLIGHT}), "be suspended")
+        self.put_back(group.index)
+        self._unfinished[group.index] = group
+
+    def unfinished(self, index: int) -> Group | None:
+        """What was sampled of a group before it was suspended; None where nothing was."""
+        return self._unfinished.get(index)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Groups that were suspended and have not finished since."""
+        return len(self._unfinished)
+
     def retry(self, index: int) -> None:
-        """``put_back`` after a failure of the group's own, which counts against its budget."""
+        """``put_back`` after a failure of the group's own, which counts against its budget; its samples so far are lost."""
         self.put_back(index)
+        self._unfinished.pop(index, None)
         self._retries[index] += 1
         self._num_retries += 1
 
@@ -118,6 +137,10 @@ class Ledger:
     def finished(self) -> tuple[Group, ...]:
         """Groups buffered or in training, in the order in which they were finished."""
         return tuple(self._finished.values())
+
+    def kept(self) -> tuple[Group, ...]:
+        """Groups whose samples a checkpoint holds: the finished ones, then the unfinished ones."""
+        return (*self._finished.values(), *self._unfinished.values())
 
     def in_flight(self) -> list[int]:
         """Groups in flight, in index order."""
@@ -155,23 +178,24 @@ class Ledger:
             )
 
     def snapshot(self) -> dict[str, Any]:
-        """JSON-able state. Groups in flight are written as waiting; the samples of ``finished()`` go into a file of their own."""
+        """JSON-able state. Groups in flight are written as waiting; the samples of ``kept()`` go into a file of their own."""
         return {
             "issued": self._issued,
             "trained": self._trained,
             "dropped": {str(reason): number for reason, number in self.dropped().items()},
             "waiting": sorted(self._state.keys() - self._finished.keys()),
             "finished": list(self._finished),
+            "unfinished": list(self._unfinished),
             "retries": {str(index): number for index, number in self._retries.items() if number},
         }
 
     @classmethod
-    def restore(cls, snapshot: Mapping[str, Any], finished: Sequence[Group] | None = ()) -> "Ledger":
+    def restore(cls, snapshot: Mapping[str, Any], kept: Sequence[Group] | None = ()) -> "Ledger":
         """The ledger that ``snapshot`` describes.
 
         Args:
             snapshot: of another ledger.
-            finished: its ``finished()`` groups, which are buffered again; None sends them back to waiting.
+            kept: its ``kept()`` groups, of which the finished ones are buffered again; None sends them back to waiting.
 
         Raises:
             CheckpointError: something is missing, of the wrong kind, or does not add up.
@@ -181,27 +205,29 @@ class Ledger:
             ledger._issued, ledger._trained = int(snapshot["issued"]), int(snapshot["trained"])
             ledger._dropped.update({DropReason(reason): int(number) for reason, number in snapshot["dropped"].items()})
             waiting, done = ([int(index) for index in snapshot[state]] for state in ("waiting", "finished"))
+            begun = [int(index) for index in snapshot.get("unfinished", ())]
             ledger._retries.update({int(index): int(number) for index, number in snapshot["retries"].items()})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"the ledger of the checkpoint cannot be read ({error!r}). Resume from another checkpoint"
             ) from error
         ledger._fill_waiting([*waiting, *done])
-        if finished is not None:
-            ledger._fill_finished(done, finished)
+        if kept is not None:
+            ledger._fill_kept(done, begun, kept)
         return ledger
 
-    def _fill_finished(self, wanted: Sequence[int], finished: Sequence[Group]) -> None:
-        if [group.index for group in finished] != list(wanted):
+    def _fill_kept(self, done: Sequence[int], begun: Sequence[int], kept: Sequence[Group]) -> None:
+        if [group.index for group in kept] != [*done, *begun]:
             raise CheckpointError(
-                f"the checkpoint's ledger knows {len(wanted)} finished groups, but {len(finished)} or others are there. "
-                "Resume from another checkpoint, or pass --accept-missing-state to sample them again"
+                f"the checkpoint's ledger knows {len(done)} finished groups and {len(begun)} unfinished ones, but {len(kept)} or "
+                "others are there. Resume from another checkpoint, or pass --accept-missing-state to sample them again"
             )
-        known = set(wanted)
+        known = set(done)
         self._waiting = [index for index in self._waiting if index not in known]
-        for group in finished:
+        for group in kept[: len(done)]:
             self._enter(group.index, GroupState.BUFFERED)
             self._finished[group.index] = group
+        self._unfinished = {group.index: group for group in kept[len(done) :]}
 
     def _fill_waiting(self, waiting: Sequence[int]) -> None:
         distinct = set(waiting)
@@ -227,6 +253,7 @@ class Ledger:
     def _settle(self, index: int) -> None:
         self._sizes[self._state.pop(index)] -= 1
         self._finished.pop(index, None)
+        self._unfinished.pop(index, None)
         self._retries.pop(index, None)
 
     def _require(self, index: int, allowed: frozenset[GroupState], doing: str) -> None:

@@ -43,6 +43,12 @@ def masked_metrics(groups: Sequence[Group], oldest: int) -> Metrics:
     return {"rollout/masked/share": mean(tokens), "rollout/masked/whole_samples": whole} | by_quarter
 
 
+def old_token_metrics(groups: Sequence[Group], version: int) -> Metrics:
+    """``rollout/partial/old_tokens_share``: share of response tokens sampled before ``version``."""
+    flags = [flag for group in groups for sample in group.samples for flag in flags_of(sample, version)]
+    return {"rollout/partial/old_tokens_share": mean(flags)}
+
+
 def flags_of(sample: Sample, oldest: int) -> list[bool]:
     """For every token whether its version is before ``oldest``."""
     return [span.version < oldest for span in sample.versions for _ in range(span.start, span.end)]

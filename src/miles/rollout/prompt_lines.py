@@ -112,7 +112,15 @@ def parse_line(raw: bytes, row: int, tokenizer: Tokenizer, line_format: PromptFo
     Raises:
         DataError: what is wrong with it and what to do; without the file's name.
     """
-    fields = object_of(raw)
+    return prompt_line(object_of(raw), row, tokenizer, line_format)
+
+
+def prompt_line(fields: Mapping[str, Any], row: int, tokenizer: Tokenizer, line_format: PromptFormat) -> PromptLine:
+    """The prompt that the fields of a line stand for.
+
+    Raises:
+        DataError: what is wrong with it and what to do.
+    """
     text = prompt_text(take(fields, line_format.input_key, "--input-key"), tokenizer, line_format)
     label = None if line_format.label_key is None else take(fields, line_format.label_key, "--label-key")
     metadata = {} if line_format.metadata_key is None else take(fields, line_format.metadata_key, "--metadata-key")

@@ -64,6 +64,12 @@ class PromptSource:
         """The prompt that is due next by the ledger, which now counts it as in flight."""
         return self.prompt(ledger.reserve())
 
+    def state(self, ledger: Ledger) -> None:
+        """Nothing: the ledger's snapshot says all."""
+
+    def restore(self, state: None) -> None:
+        """There is nothing to go on from but the ledger."""
+
     def all_prompts(self) -> tuple[Prompt, ...]:
         """Every prompt once, in the order of epoch 0."""
         return tuple(self.prompt(index) for index in range(len(self)))

@@ -50,7 +50,7 @@ class SimulatedEngine:
         return len(self._queue) + len(self._running)
 
     async def generate(self, length: int) -> Spans:
-        """The spans of an answer of so many tokens, when it is finished; cancelling the call frees its slot."""
+        """The spans of an answer of so many tokens, when it is finished or interrupted; cancelling the call frees its slot."""
         sample = Decoding(length, asyncio.get_running_loop().create_future())
         self._queue.append(sample)
         self._event.set()
@@ -63,6 +63,15 @@ class SimulatedEngine:
     def steer(self, *, paused: bool) -> None:
         """Stop or go on; the step that is under way ends first."""
         self.paused = paused
+        self._event.set()
+
+    def interrupt(self) -> None:
+        """End every sample with the tokens that it has."""
+        for sample in (*self._queue, *self._running):
+            if not sample.ended.done():
+                sample.ended.set_result(tuple(sample.spans))
+        self._queue.clear()
+        self._running.clear()
         self._event.set()
 
     async def run(self) -> None:
@@ -135,6 +144,11 @@ class SimulatedFleet:
                 if not together:
                     await asyncio.sleep(0)
         return [task.result() for task in running]
+
+    async def interrupt(self) -> None:
+        """End every sample with the tokens that it has, everywhere."""
+        for engine in self.engines:
+            engine.interrupt()
 
     def publish(self, version: int) -> None:
         """Every engine samples under ``version`` from its next step on."""

@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from miles.clock import Clock
-from miles.simulation.engines import SimulatedFleet
+from miles.rollout.partial import is_whole, joined
+from miles.simulation.engines import SimulatedFleet, Spans
 from miles.simulation.workload import Speeds, Workload
 from miles.types import Group, Metrics, Prompt, Rollout, Sample, SampleStatus, StepReport
 
@@ -25,31 +26,47 @@ class SimulatedGenerator:
     timeout_seconds: float
     together: bool
 
-    async def __call__(self, prompt: Prompt, version_admitted: int) -> Group:
-        """The group, once the engines have decoded it.
+    async def __call__(self, prompt: Prompt, version_admitted: int, begun: Group | None = None) -> Group:
+        """The group, once the engines have decoded it; as far as they have if they were interrupted.
 
         Raises:
             TimeoutError: that took longer than ``rollout_timeout_seconds``.
         """
         rngs = [random.Random(f"{prompt.index}/{place}") for place in range(self.num_samples)]
         lengths = [self.workload.draw(rng) for rng in rngs]
+        earlier = dict(enumerate(begun.samples)) if begun else {}
+        missing = [place for place in range(self.num_samples) if place not in earlier or not is_whole(earlier[place])]
+        rest = [lengths[place] - (len(earlier[place].response_ids) if earlier else 0) for place in missing]
         async with asyncio.timeout(self.timeout_seconds):
-            answers = await self.fleet.generate(lengths, together=self.together)
-        samples = [
-            Sample(
-                group_index=prompt.index,
-                sample_index=place,
-                prompt_ids=prompt.token_ids,
-                response_ids=(0,) * length,
-                logprobs=(0.0,) * length,
-                loss_mask=(1,) * length,
-                versions=spans,
-                status=SampleStatus.COMPLETED,
-                reward=float(rng.random() < 0.5),
-            )
-            for place, (rng, length, spans) in enumerate(zip(rngs, lengths, answers, strict=True))
-        ]
-        return Group(prompt, tuple(samples), version_admitted)
+            answers = await self.fleet.generate(rest, together=self.together)
+        later = {place: answer(prompt, place, spans) for place, spans in zip(missing, answers, strict=True)}
+        samples = earlier | {place: joined(earlier[place], one) if earlier else one for place, one in later.items()}
+        whole = all(len(samples[place].response_ids) >= lengths[place] for place in samples)
+        return Group(
+            prompt, tuple(ended(samples[place], lengths[place], rng if whole else None) for place, rng in enumerate(rngs)),
+            version_admitted,
+        )  # fmt: skip
+
+
+def answer(prompt: Prompt, place: int, spans: Spans) -> Sample:
+    """A sample of as many tokens as its spans cover."""
+    length = spans[-1].end if spans else 0
+    return Sample(
+        group_index=prompt.index,
+        sample_index=place,
+        prompt_ids=prompt.token_ids,
+        response_ids=(0,) * length,
+        logprobs=(0.0,) * length,
+        loss_mask=(1,) * length,
+        versions=spans,
+        status=SampleStatus.ABORTED,
+    )
+
+
+def ended(sample: Sample, length: int, rng: random.Random | None) -> Sample:
+    """The sample with its ending; its reward is drawn where the whole group has ended."""
+    status = SampleStatus.COMPLETED if len(sample.response_ids) >= length else SampleStatus.ABORTED
+    return replace(sample, status=status, reward=None if rng is None else float(rng.random() < 0.5))
 
 
 @dataclass(slots=True)

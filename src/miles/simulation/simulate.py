@@ -67,7 +67,8 @@ async def _run(resolution: Resolution, workload: Workload, num_engines: int, num
         config.rollout.rollout_submission_granularity == "group",
     )
     ledger, rows = Ledger(), Rows()
-    fn = rollout_function(RolloutFnInput(config, derived, placeholders(derived.num_prompts), ledger, generator, clock))
+    prompts = placeholders(derived.num_prompts or 1)
+    fn = rollout_function(RolloutFnInput(config, derived, prompts, ledger, generator, clock, interrupt=fleet.interrupt))
     policy = SimulatedPolicy(clock, workload.speeds, derived.num_steps_per_rollout)
     publisher = SimulatedPublisher(clock, fleet, workload.speeds)
     cadence = Cadence(num_steps, derived.update_weights_interval, eval_before_train=False)

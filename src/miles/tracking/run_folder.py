@@ -28,7 +28,8 @@ class RunState:
     weight_version: the version the policy's weights were published under.
     ledger: the ledger's snapshot.
     weights_published: whether the policy's weights are those of ``weight_version``; if not, they are younger.
-    groups_digest: of the finished groups in ``groups.jsonl``.
+    groups_digest: of the groups in ``groups.jsonl``, finished and unfinished.
+    source: position of a data source of the user's.
     """
 
     rollouts_done: int
@@ -36,6 +37,7 @@ class RunState:
     ledger: dict[str, Any] = field(default_factory=dict)
     weights_published: bool = True
     groups_digest: str = ""
+    source: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +149,19 @@ def lock_run_folder(folder: RunFolder) -> int:
 
 
 def write_state(checkpoint: Path, state: RunState) -> None:
-    """Write the run's part of a checkpoint."""
+    """Write the run's part of a checkpoint.
+
+    Raises:
+        CheckpointError: the state of a data source is not JSON-able.
+    """
     aside = checkpoint / f"{STATE_FILE}.tmp"
-    aside.write_text(json.dumps(asdict(state)))
+    try:
+        text = json.dumps(asdict(state))
+    except TypeError as error:
+        raise CheckpointError(
+            f"the state of the run cannot be saved: {error}. Let the data source give JSON-able prompts and positions"
+        ) from error
+    aside.write_text(text)
     aside.replace(checkpoint / STATE_FILE)
 
 

@@ -33,6 +33,7 @@ class OptionMeta:
     counts_when: option name → values of it under which this option has an effect, any of them suffices; ``"given"``
         stands for whatever is neither unset, empty, off nor zero. Otherwise the option is refused.
     alternative: the option that says the same in another way; a preset's value yields to the user's choice of the other.
+    needed_unless: a run cannot start without this option unless that one is given.
     known_as: names that other tools have for it, understood when a name is not known.
     not_yet: the sentence that refuses any value but the default.
     not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
@@ -53,6 +54,7 @@ class OptionMeta:
     metavar: str = ""
     secret: bool = False
     alternative: str = ""
+    needed_unless: str = ""
     known_as: Sequence[str] = ()
 
 

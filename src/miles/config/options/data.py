@@ -64,11 +64,34 @@ class DataOptions(LineOptions):
     derives the side that is not given.
     """
 
+    prompt_data: Path | None = option(  # type: ignore[assignment]  # a data source may stand in for the file
+        None,
+        "JSONL file with one prompt, or of `miles sft` one example, per line. This or --data-source-path.",
+        panel=PANEL,
+        kind="file",
+        suffixes=["jsonl"],
+        alternative="data_source_path",
+        needed_unless="data_source_path",
+        on_resume="course",
+    )
+    data_source_path: str | None = option(
+        None,
+        "Dotted path of your data source class, which gives prompts one after another. This or --prompt-data.",
+        panel=PANEL,
+        kind="dotted",
+        alternative="prompt_data",
+        usual=False,
+        on_resume="course",
+    )
     metadata_key: str | None = option(
         None, "Key of an object handed to rewards and generate functions.", panel=PANEL, usual=False, on_resume="course"
     )
     rollout_shuffle: bool = option(
-        False, "Shuffle the prompts of every epoch, by --rollout-seed.", panel=PANEL, on_resume="course"
+        False,
+        "Shuffle the prompts of every epoch, by --rollout-seed.",
+        panel=PANEL,
+        counts_when={"prompt_data": ["given"]},
+        on_resume="course",
     )
     num_rollout: int | None = option(
         None,

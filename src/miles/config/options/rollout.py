@@ -92,18 +92,25 @@ class ReplaceableRollout(RolloutOptions):
         ge=1,
         on_resume="course",
     )
-
-
-class SyncRollout(ReplaceableRollout):
-    """The policy waits for rollout k, the engines wait for step k: staleness 0."""
-
     partial_rollout: bool = option(
         False,
         "Keep the unfinished answers of over-sampling and continue them in the next rollout.",
         panel=PANEL,
-        not_yet="continuing partial answers",
+        counts_when={"over_sampling_batch_size": ["given"]},
         on_resume="course",
     )
+    mask_offpolicy_in_partial_rollout: bool = option(
+        False,
+        "Take the tokens that a continued answer got from earlier weights out of the loss.",
+        panel=PANEL,
+        counts_when={"partial_rollout": [True]},
+        usual=False,
+        on_resume="course",
+    )
+
+
+class SyncRollout(ReplaceableRollout):
+    """The policy waits for rollout k, the engines wait for step k: staleness 0."""
 
 
 class OneStepOff(ReplaceableRollout):
