@@ -2,6 +2,8 @@
 
 import base64
 import pickle
+import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from miles.engines.transfer.bucket import empty_bucket, filled_bucket
 from miles.engines.transfer.checksum import checksum, overall_checksum, parts_of, possible_checksums
+from miles.engines.transfer.group import UpdateGroup, listen_for_group
 from miles.engines.transfer.payload import pack_tensors, shared_by_name, unpack_tensors
 from miles.engines.transfer.specs import ELEMENT_BYTES, TensorSpec
 
@@ -113,3 +116,27 @@ def test_joined_tensors_are_made_of_the_checkpoints() -> None:
     assert possible_checksums("x.qkv_proj.weight", [one, two]) == [checksum(torch.cat([one, two]))]
     padded = torch.cat([one, torch.zeros(62, 3)])
     assert possible_checksums("model.embed_tokens.weight", [one]) == [checksum(one), checksum(padded)]
+
+
+def test_whoever_joins_with_torchs_own_helper_is_met() -> None:
+    """SGLang calls this private function of torch, so both ends must agree on where the ranks find each other."""
+    from torch import distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    store, wait, sent = listen_for_group("127.0.0.1", 2, 10.0), timedelta(seconds=10), torch.arange(4, dtype=torch.uint8)
+    received = torch.zeros(4, dtype=torch.uint8)
+
+    def join_as_sglang() -> None:
+        place, rank, size = next(c10d.rendezvous(f"tcp://127.0.0.1:{store.port}", 1, 2, timeout=wait))
+        backend, prefix = c10d.Backend("gloo"), c10d.PrefixStore("name", place)
+        group, _ = c10d._new_process_group_helper(size, rank, [], backend, prefix, group_name="name", timeout=wait)
+        group.broadcast(received, 0).wait()
+        dist.destroy_process_group(group)
+
+    engine = threading.Thread(target=join_as_sglang)
+    engine.start()
+    ours = UpdateGroup("name", store, 0, 2, "gloo", 10.0)
+    ours.broadcast(sent).wait()
+    engine.join(10)
+    ours.leave()
+    assert torch.equal(received, sent)

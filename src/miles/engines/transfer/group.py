@@ -34,7 +34,10 @@ def connect_to_group(host: str, port: int, size: int, timeout_seconds: float) ->
 
 
 class UpdateGroup:
-    """A member of the group; the constructor returns when all ranks have joined."""
+    """A member of the group; the constructor returns when all ranks have joined.
+
+    is_on_gpus: it sends and receives GPU memory.
+    """
 
     def __init__(self, name: str, store: Any, rank: int, size: int, backend: str, timeout_seconds: float) -> None:
         """Join.
@@ -42,28 +45,23 @@ class UpdateGroup:
         Raises:
             RuntimeError: not all ranks came in time, or the network failed.
         """
-        wait, prefix = timedelta(seconds=timeout_seconds), PrefixStore(f"{name}/", PrefixStore(name, store))
+        self.is_on_gpus = backend == "nccl"
         self._store = store  # the ranks find each other in it for as long as the group lasts
-        self._by_device: dict[str, Any] = {}
-        for device, kind in BackendConfig(Backend(backend)).get_device_backend_map().items():
-            place = PrefixStore(f"{device}/", prefix)
-            if kind == "gloo":
-                self._by_device[device] = dist.ProcessGroupGloo(place, rank, size, timeout=wait)
-            else:
-                options = dist.ProcessGroupNCCL.Options()
-                options._timeout = wait
-                self._by_device[device] = dist.ProcessGroupNCCL(place, rank, size, options)
-
-    @property
-    def is_on_gpus(self) -> bool:
-        """Whether it sends and receives GPU memory."""
-        return "cpu" not in self._by_device
+        wait = timedelta(seconds=timeout_seconds)
+        device = next(iter(BackendConfig(Backend(backend)).get_device_backend_map()))  # torch makes one for all of them
+        place = PrefixStore(f"{device}/", PrefixStore(f"{name}/", PrefixStore(name, store)))
+        if not self.is_on_gpus:
+            self._group: Any = dist.ProcessGroupGloo(place, rank, size, timeout=wait)
+            return
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = wait
+        self._group = dist.ProcessGroupNCCL(place, rank, size, options)
 
     def broadcast(self, tensor: Tensor) -> Any:
         """Begin to send ``tensor`` from rank 0, or to receive into it elsewhere; ``.wait()`` on what is returned."""
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
-        return self._by_device[tensor.device.type].broadcast([tensor], options)
+        return self._group.broadcast([tensor], options)
 
     def receive(self, bucket: Bucket, *, flattened: bool) -> None:
         """Fill a bucket with what rank 0 sends, as one run of bytes or tensor by tensor.
@@ -79,6 +77,5 @@ class UpdateGroup:
 
     def leave(self) -> None:
         """Close the connections; whoever waits for this rank gets an error."""
-        for group in self._by_device.values():
-            group.shutdown()
-        self._by_device.clear()
+        self._group.shutdown()
+        self._group = None
