@@ -130,6 +130,7 @@ def test_whoever_joins_with_torchs_own_helper_is_met() -> None:
         place, rank, size = next(c10d.rendezvous(f"tcp://127.0.0.1:{store.port}", 1, 2, timeout=wait))
         backend, prefix = c10d.Backend("gloo"), c10d.PrefixStore("name", place)
         group, _ = c10d._new_process_group_helper(size, rank, [], backend, prefix, group_name="name", timeout=wait)
+        c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
         group.broadcast(received, 0).wait()
         dist.destroy_process_group(group)
 
