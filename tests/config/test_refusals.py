@@ -451,6 +451,7 @@ def test_sglang_is_asked_for_only_where_it_is_installed(bench, monkeypatch):
 
 @pytest.mark.parametrize(("flags", "option", "words"), [
     ({"router_policy": "manual"}, "router_policy", "there is one engine"),
+    ({"router_policy": "manual", "colocate": True}, "router_policy", "there is one engine"),
     ({"router": "cache-threshold 0.5"}, "router", "no router is started"),
     ({"router_policy": "manual", "rollout_num_gpus": "2", "router": "policy random"}, "router", "belongs to miles"),
 ])  # fmt: skip

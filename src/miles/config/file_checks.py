@@ -149,7 +149,6 @@ def no_file_at(name: str) -> Find:
     return find
 
 
-ENGINE_COUNT = ("rollout_num_gpus", "rollout_num_gpus_per_engine")
 FILE_CHECKS = (
     Check(checkpoint_folder, ("hf_checkpoint",)),
     Check(vocabulary, ("hf_checkpoint",)),
@@ -235,7 +234,10 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(warm_ups_within(facts), ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
         Check(machine, ("device",)),
         Check(offload, ("optimizer_cpu_offload", "device")),
-        Check(router, ("router_policy", "router", "engine", "device", "rollout_external_engine_addrs", *ENGINE_COUNT)),
+        Check(
+            router,
+            ("router_policy", "router", "engine", "device", "rollout_external_engine_addrs", "rollout_num_gpus_per_engine"),
+        ),
         Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),
     )
 
