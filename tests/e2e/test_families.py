@@ -10,14 +10,14 @@ from transformers import AutoModelForCausalLM
 
 from miles.loops.export_run import export_run
 from tests.e2e.conftest import Collector
-from tests.policy.builders import FAMILIES, PRESET, causal_lm
+from tests.policy.builders import PRESET, causal_lm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 FEW = ("--num-rollout", "2", "--rollout-batch-size", "4", "--skip-eval-before-train", "--rollout-temperature", "0.8")
 MOVING = ("--entropy-coef", "0.1", "--lr", "1e-2")  # answers of a random model are all wrong, so that rewards move nothing
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen2", "llama"])  # every other run here is of a qwen3
 def test_a_family_is_sampled_and_trained_alike(run_here: Callable[..., Collector], tmp_path: Path, family: str) -> None:
     causal_lm(family, vocab_size=99, eos_token_id=2).save_pretrained(tmp_path / "model")
     for file in PRESET.glob("*token*"):

@@ -14,6 +14,8 @@ from miles.policy.collate import collate
 from miles.policy.export import export_weights
 from miles.policy.model import PolicyModel
 from miles.policy.packing import Row
+from miles.policy.ranks import OneRank
+from miles.policy.sender import WeightSender
 from miles.policy.trainer import Trainer
 from tests.policy.builders import FAMILIES, batch_of, causal_lm, config, derived, policy_model, random_rollout
 
@@ -67,6 +69,12 @@ def test_engines_get_what_is_trained(base, tmp_path, family):
     published = AutoModelForCausalLM.from_pretrained(tmp_path / "published", dtype=torch.float64)
     torch.testing.assert_close(scores(PolicyModel(published)), scores(built.model), rtol=0, atol=1e-10)
     assert not torch.allclose(scores(built.model), scores(policy_model(family)), atol=1e-3)
+    sender = WeightSender(built.model.causal_lm, OneRank(), "float64")
+    (specs,) = sender.stage(1, 1 << 30, shared=False, on_device=False)
+    sent = sender._staged[1][0].tensors()
+    on_disk = load_file(tmp_path / "published/model.safetensors")
+    assert {spec.name for spec in specs} == {name for name, _ in sent} == on_disk.keys(), "however they travel"
+    assert all(torch.equal(tensor, on_disk[name]) for name, tensor in sent)
 
 
 def test_peft_and_the_merged_export_load_the_checkpoint(base, tmp_path):
