@@ -1,4 +1,4 @@
-"""Forward and backward of the policy beside TRL's on the same batches: tokens a second, peak memory.
+"""Forward and backward of the policy beside TRL's on the same batches: tokens a second, peak memory, and where the time goes.
 
     PYTHONPATH=. TRL_PYTHON=/path/to/trl/python python bench/policy.py [--repeats 3] [--steps 5] [--hidden 256] [--layers 4]
 
@@ -99,7 +99,39 @@ def run_miles(folder, num_steps):
     )
     sizes = dataclasses.replace(derived(GROUPS * SIZE), max_tokens_per_gpu=MICRO_TOKENS)
     trainer, columns = Trainer(config, sizes), TrainBatch.from_rollout(Rollout(0, tuple(groups)), 0)
-    return timed(lambda: trainer.train_on_batch(columns), num_steps)
+    seconds = timed(lambda: trainer.train_on_batch(columns), num_steps)
+    return seconds, shares(trainer, columns)
+
+
+def shares(trainer, columns):
+    """Share of one step by part, in percent; backward holds the loss, the rest is clipping and metrics."""
+    spent = {}
+
+    def watch(owner, name, part):
+        original = getattr(owner, name)
+
+        def watched(*given, **named):
+            began = time.perf_counter()
+            try:
+                return original(*given, **named)
+            finally:
+                spent[part] = spent.get(part, 0.0) + time.perf_counter() - began
+
+        setattr(owner, name, watched)
+
+    for owner, name, part in (
+        (trainer, "prepare", "planning"),
+        (trainer.model, "forward", "forward"),
+        (trainer, "backward", "both"),
+        (trainer.optimizer, "step", "optimiser"),
+        (trainer, "train_on_batch", "all"),
+    ):
+        watch(owner, name, part)
+    trainer.train_on_batch(columns)
+    whole, both = spent.pop("all"), spent.pop("both")
+    spent["backward"] = both - spent["forward"]
+    spent["rest"] = whole - sum(spent.values())
+    return {part: round(100 * seconds / whole, 1) for part, seconds in spent.items()}
 
 
 def run_trl(folder, num_steps):
@@ -145,7 +177,7 @@ def run_trl(folder, num_steps):
         torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
         adam.step()
 
-    return timed(step, num_steps)
+    return timed(step, num_steps), {}
 
 
 def child(who, folder, num_steps):
@@ -153,8 +185,9 @@ def child(who, folder, num_steps):
     import torch
 
     torch.set_num_threads(1)
-    seconds = (run_miles if who == "miles" else run_trl)(Path(folder), num_steps)
-    print(json.dumps({"seconds": seconds, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    seconds, parts = (run_miles if who == "miles" else run_trl)(Path(folder), num_steps)
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "megabytes": megabytes, "parts": parts}))
 
 
 def main():
@@ -170,7 +203,7 @@ def main():
         child(*arguments.child, arguments.steps)
         return
     pythons = {"miles": sys.executable, "trl": os.environ["TRL_PYTHON"]}
-    print("| lengths | who | tokens/s | seconds a step | peak memory, MB |\n|---|---|---|---|---|")
+    print("| lengths | who | tokens/s | seconds a step | peak memory, MB | of a step, % |\n|---|---|---|---|---|---|")
     for kind, (low, high) in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
             make_model(folder, arguments.hidden, arguments.layers)
@@ -187,7 +220,8 @@ def main():
             for who, rows in found.items():
                 seconds = statistics.median(row["seconds"] for row in rows)
                 memory = statistics.median(row["megabytes"] for row in rows)
-                print(f"| {kind} | {who} | {tokens / seconds:,.0f} | {seconds:.2f} | {memory:,.0f} |", flush=True)
+                parts = ", ".join(f"{part} {share:g}" for part, share in rows[-1]["parts"].items())
+                print(f"| {kind} | {who} | {tokens / seconds:,.0f} | {seconds:.2f} | {memory:,.0f} | {parts} |", flush=True)
 
 
 if __name__ == "__main__":
