@@ -187,6 +187,16 @@ async def learn(run: Supervised, policy: PolicyClient) -> None:
         saver = RetainingSaver(saver, run.folder, run.journal, config.model.keep_checkpoints, config.model.keep_best_by, sign=-1)
     run.stepping = True
     run.reporter.stage("training")
+    try:
+        await every_step(run, policy, cadence, saver)
+    except Exception:
+        await saver.settle()  # what is copied is still written
+        raise
+    await saver.settle()
+
+
+async def every_step(run: Supervised, policy: PolicyClient, cadence: Cadence, saver: Saver) -> None:
+    """The steps that are left, an evaluation or checkpoint where one is due, and a last checkpoint."""
     if cadence.eval_before_train and run.steps_done == 0:
         await evaluate(run, policy)
     while run.steps_done < cadence.total and not run.stop.requested:
@@ -196,7 +206,6 @@ async def learn(run: Supervised, policy: PolicyClient) -> None:
         if cadence.saves_after(run.steps_done):
             await save(run, saver)
     await save(run, saver)
-    await saver.settle()
 
 
 async def take_step(run: Supervised, policy: PolicyClient) -> None:
