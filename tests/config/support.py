@@ -5,12 +5,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from miles.config.commands import COMMANDS
 from miles.config.options.placement import Colocated, Disaggregated, RankOptions
 from miles.config.options.rollout import FullyAsync, OneStepOff, SyncRollout
 from miles.config.registry import option_table
 from miles.config.resolve import examine, resolve, resolve_sft
 from miles.config.sources import FlagValue, Sources
+from miles.errors import ConfigError
 
 VARIANTS = {
     "sync": ("train", {}),
@@ -71,6 +74,14 @@ class Bench:
         if command == "sft":
             return resolve_sft(self.sources(OF_SFT | (flags or {}), env, files, **more))
         return resolve(command, self.sources(flags, env, files, **more))
+
+
+def refuse(bench, command, flags=None, env=None, files=(), *, preset="reverse"):
+    """The problems for which a command is refused, on top of a preset."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(command, bench.sources(flags, env, files, bare=True, preset=preset))
+    assert caught.value.exit_code == 2
+    return caught.value.problems
 
 
 def flag(name, value):
