@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from miles.config.registry import option_table
 from miles.errors import ConfigError, Problem
-from miles.tracking.past_runs import PastRun, read_or_say, read_run, runs_under
+from miles.tracking.past_runs import LENGTHS, PastRun, read_or_say, read_run, runs_under
 from miles_cli.progress import MAX_STALENESS, MEAN_STALENESS, REWARD, TOKENS
 from miles_cli.showing import console_here, print_pairs, say
 from miles_cli.summary import near
@@ -75,7 +76,8 @@ def ways_on(run: PastRun) -> Iterator[tuple[str, str]]:
     folder, config = (shlex.quote(near(path.absolute())) for path in (run.path, run.path / "config.toml"))
     again = f"miles {run.record.command} --config {config} --run-dir {folder}"
     if run.state == "done":
-        length = "num_epoch" if run.value("num_epoch") not in ("", "none") else "num_rollout"
+        of_command = next(name for name in LENGTHS if run.record.command in option_table()[name].commands)
+        length = "num_epoch" if run.value("num_epoch") not in ("", "none") else of_command
         yield "train further", f"{again} --{length.replace('_', '-')} N"
     elif run.state != "running":
         yield "go on", again
@@ -99,7 +101,7 @@ def _state_words(run: PastRun) -> str:
 def _facts(run: PastRun) -> Iterator[tuple[str, str]]:
     record = run.record
     yield "command", f"miles {record.command} · {schedule_sentence(record.schedule, record.staleness_bound)}"
-    yield "rollouts", _progress(run)
+    yield "steps" if record.schedule == "sft" else "rollouts", _progress(run)
     if run.last_start is not None and run.last_start.reason:
         yield "why", run.last_start.reason
     for name, (first, last) in run.evaluations.items():

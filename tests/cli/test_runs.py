@@ -88,6 +88,19 @@ def test_what_is_done_can_be_trained_further(place: Path) -> None:
     assert "miles train-async --config runs/one/config.toml --run-dir runs/one --num-rollout N" in lines
 
 
+def test_a_run_of_fine_tuning_counts_steps(place: Path) -> None:
+    folder = place / "runs" / "tuned"
+    folder.mkdir()
+    words = shlex.split("config show sft --preset reverse-sft --train-iters 2 --lr-warmup-iters 0")
+    (folder / "config.toml").write_text(miles(*words, "--format", "toml"))
+    (folder / RECORD_FILE).write_text(miles(*words, "--format", "json"))
+    (folder / "metrics.jsonl").write_text('{"rollout_id": 1, "perf/step_time": 0.5, "train/loss": 0.25}\n')
+    lines = miles("runs", "show", "runs/tuned").splitlines()
+    assert lines[0] == "runs/tuned: done"
+    assert any(line.split() == ["steps", "2", "of", "2"] for line in lines)
+    assert "miles sft --config runs/tuned/config.toml --run-dir runs/tuned --train-iters N" in lines
+
+
 def test_nothing_heavy_is_imported(place: Path) -> None:
     code = """
 import sys

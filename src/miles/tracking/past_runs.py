@@ -19,6 +19,7 @@ from miles.types import Metrics
 
 State = Literal["running", "done", "stopped", "failed", "died"]
 SIGNALS = (130, 143)
+LENGTHS = ("num_rollout", "train_iters")  # how many rollouts, or of ``miles sft`` how many steps
 STEP = "perf/step_time"  # rows of steps have it, those of evaluations do not
 
 
@@ -41,8 +42,8 @@ class SavedStep:
 class PastRun:
     """One run.
 
-    num_rollout: rollouts of the whole run; None where its record does not say.
-    rollouts_done: rollouts that have a row of metrics.
+    num_rollout: rollouts (of ``miles sft`` steps) of the whole run; None where its record does not say.
+    rollouts_done: those that have a row of metrics.
     last_row: the row of the step trained last; empty before the first.
     evaluations: data set → first and last result.
     last_start: None for a run of a version that did not write it down.
@@ -88,7 +89,7 @@ def read_run(folder: Path) -> PastRun:
     record = read_record(folder)
     rows = read_rows(folder / FILE_NAME)
     steps = [row for row in rows if STEP in row]
-    total = next((row.value for row in record.rows if row.option == "num_rollout"), "")
+    total = next((row.value for row in record.rows if row.option in LENGTHS), "")
     return PastRun(
         path=folder,
         record=record,
