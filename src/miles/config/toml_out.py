@@ -58,7 +58,8 @@ def _table_of(option: Option, resolution: Resolution[Any]) -> str:
         return ""  # in its home it would have the name of the table of its variant
     if home:
         return home
-    defaults = {str(owner.option_set.model_fields[option.name].default) for owner in known.owners}
+    fields = [owner.option_set.model_fields[option.name] for owner in known.owners]
+    defaults = {str(None if field.is_required() else field.default) for field in fields}
     conditions = [option_table()[other] for other in known.meta.counts_when]
     at_top = len(defaults) == 1 and not any(_table_of(other, resolution) for other in conditions)
     return "" if at_top else resolution.command
