@@ -19,7 +19,7 @@ MOVING = ("--entropy-coef", "0.1", "--lr", "1e-2")  # answers of a random model 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])  # every other run here is of a qwen3
 def test_a_family_is_sampled_and_trained_alike(run_here: Callable[..., Collector], tmp_path: Path, family: str) -> None:
-    causal_lm(family, vocab_size=99, eos_token_id=2).save_pretrained(tmp_path / "model")
+    causal_lm(family, vocab_size=100, eos_token_id=2).save_pretrained(tmp_path / "model")
     for file in PRESET.glob("*token*"):
         shutil.copy(file, tmp_path / "model")
     run = run_here("train", *FEW, *MOVING, "--hf-checkpoint", str(tmp_path / "model"))
