@@ -27,9 +27,9 @@ def test_engines_of_their_own_evaluate_while_training_goes_on(run_here: Run, tmp
     assert any(is_eval and any(later > here for later_eval, later in order[:place] if not later_eval)
                for place, (is_eval, here) in enumerate(order)), "no step was trained meanwhile"  # fmt: skip
     scores = json.loads((tmp_path / "run" / "checkpoints" / "scores.json").read_text())
-    best = max(scores, key=lambda name: scores[name])
     left = {path.name for path in (tmp_path / "run" / "checkpoints").glob("rollout-*")}
-    assert left == {best, "rollout-000023"}
+    assert "rollout-000023" in left and len(left) <= 2
+    assert max(scores[name] for name in left) == max(scores.values()), "the best one stays"
 
 
 def test_a_function_that_is_given_a_folder_evaluates(run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
