@@ -114,13 +114,15 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     """The loop, watched; after a failure what is trained is saved."""
     resolution, state = attempt.resolution, attempt.start.state
     publisher = make_publisher(resolution, running, weights, pause_mode(resolution), attempt.clock)
+    begins_elsewhere = attempt.start.checkpoint is not None or resolution.config.model.load is not None
+    if begins_elsewhere and running.turns is not None:
+        await running.turns.give_to_policy("the policy's devices for what it begins with")
     if attempt.start.checkpoint is not None:
         attempt.reporter.stage(f"loading {attempt.start.checkpoint.name}")
         await running.policy.load(attempt.start.checkpoint)
     elif resolution.config.model.load is not None:
         attempt.reporter.stage(f"loading {resolution.config.model.load}")
         await running.policy.load(checkpoint_in(resolution.config.model.load), anew=True)
-    begins_elsewhere = attempt.start.checkpoint is not None or resolution.config.model.load is not None
     if begins_elsewhere or resolution.config.engine.rollout_external_engine_addrs:
         await publisher.publish(state.weight_version)
     given = EvaluationParts(
