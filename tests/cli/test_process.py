@@ -32,7 +32,7 @@ def python(code: str) -> "subprocess.CompletedProcess[str]":
         ["config", "diff", "reverse", "reverse"],
         ["config", "schema"],
         ["train", "--preset", "reverse", "--dry-run"],
-        ["doctor"],
+        ["doctor", "--no-try-sglang"],
         [],
     ],
 )
