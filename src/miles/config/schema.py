@@ -46,8 +46,10 @@ def _counts_with(option: Option, command: str, switch: str) -> bool:
 
 
 def _object(options: Iterable[Option], tables: dict[str, Any]) -> dict[str, Any]:
-    properties = {option.name: {"$ref": f"#/$defs/{option.name}"} for option in options}
-    return {"type": "object", "additionalProperties": False, "properties": {**properties, **tables}}
+    properties: dict[str, Any] = {option.name: {"$ref": f"#/$defs/{option.name}"} for option in options}
+    for name, table in tables.items():  # `colocate` is a switch and the name of a table
+        properties[name] = {"anyOf": [properties[name], table]} if name in properties else table
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def option_schema(option: Option) -> dict[str, Any]:
