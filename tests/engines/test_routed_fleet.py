@@ -26,8 +26,12 @@ class Router(RouterClient):
         self.serving: list[str] = []
         self.turn = itertools.count()
         self.is_gone = False
+        self.may_leave = asyncio.Event()
+        self.may_leave.set()
+        self.num_asked = 0
 
     async def generate(self, asked: Any, version: int) -> Answer:
+        self.num_asked += 1
         if self.is_gone:
             raise EngineUnreachableError("the router cannot be reached")
         if not self.serving:
@@ -43,6 +47,7 @@ class Router(RouterClient):
         self.serving.append(engine)
 
     async def leave(self, engine: str) -> None:
+        await self.may_leave.wait()
         self.serving.remove(engine)
 
     async def alive(self, timeout_seconds: float) -> bool:
@@ -129,3 +134,27 @@ async def test_an_engine_that_refuses_is_an_error_in_its_own_words() -> None:
     fleet, _ = await routed(Engine("a", refuses="generate"))
     with pytest.raises(EngineError, match="http://a refuses to generate"):
         await fleet.generate([request("x")])
+
+
+async def test_a_router_that_still_knows_a_lost_engine_is_not_asked_again_and_again() -> None:
+    fleet, router = await routed(Engine("a", breaks=True), Engine("b"))
+    router.may_leave.clear()
+    leaving = asyncio.create_task(fleet.take_out(0, "its process ended"))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(fleet.generate([request("x")]))
+    await asyncio.wait([waiting], timeout=0.05)
+    assert (waiting.done(), router.num_asked) == (False, 1)
+    router.may_leave.set()
+    assert (await waiting)[0].text == "http://b"
+    await leaving
+
+
+async def test_breaks_that_nothing_explains_are_an_error_in_the_end() -> None:
+    class Broken(Engine):
+        async def alive(self, timeout_seconds: float) -> bool:
+            return True
+
+    fleet, router = await routed(Broken("a", breaks=True))
+    with pytest.raises(BehindRouterError, match="a broke off"):
+        await fleet.generate([request("x")])
+    assert router.num_asked == 3

@@ -38,7 +38,10 @@ class RoutedFleet(EngineFleet):
         super().__init__(clients, **options)
         self._place: RouterPlace | None = None
         self._routed = Line(self._pick_router, self._tell_room)
-        self._looking: asyncio.Task[bool] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._num_lost = self._num_leaving = 0
+        self._none_leaves = asyncio.Event()
+        self._none_leaves.set()
 
     @property
     def has_room(self) -> bool:
@@ -58,10 +61,13 @@ class RoutedFleet(EngineFleet):
         num_breaks = 0
         while True:
             place = await self._routed.enter(1)
+            num_lost = self._num_lost
             try:
                 return await self._ask(place.router, request)
             except BehindRouterError as error:
-                num_breaks += not await self._look_around()
+                await self._look_around()
+                await self._none_leaves.wait()  # until then the router may choose the lost engine again
+                num_breaks = num_breaks + 1 if self._num_lost == num_lost else 0
                 self._raise_if_none_is_left(error)
                 if num_breaks == MOST_BREAKS:
                     raise
@@ -79,20 +85,19 @@ class RoutedFleet(EngineFleet):
             await asyncio.gather(*(client.abort_in_time([request.rid]) for client in self.clients))
             raise
 
-    async def _look_around(self) -> bool:
-        """Take out the engines that give no sign of life; whether there were any. Who comes meanwhile learns the same."""
+    async def _look_around(self) -> None:
+        """Take out the engines that give no sign of life; who comes meanwhile waits for the same look."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._take_out_silent(), name="look around")
-        return await asyncio.shield(self._looking)
+        await asyncio.shield(self._looking)
 
-    async def _take_out_silent(self) -> bool:
+    async def _take_out_silent(self) -> None:
         asked = dict(self._serving)
         alive = await asyncio.gather(*(seat.client.alive(PROBE_SECONDS) for seat in asked.values()))
         silent = [seat for seat, is_alive in zip(asked.values(), alive, strict=True) if not is_alive]
         for seat in silent:
             if self._serving.get(seat.number) is seat:
                 await self.take_out(seat.number, f"{seat.client.address} broke off and gives no sign of life")
-        return bool(silent)
 
     def _pick_router(self, size: int) -> RouterPlace | None:
         """The router, if the engines behind it have room for ``size`` more samples together."""
@@ -106,26 +111,39 @@ class RoutedFleet(EngineFleet):
 
     async def take_out(self, number: int, reason: str) -> None:
         """An engine or the router is lost. What an engine has under way breaks off when it ends or is killed."""
-        if number != ROUTER:
-            seat, place = self._serving.get(number), self._place
-            await super().take_out(number, reason)
-            if not self._serving and not self._recovers:
-                self._routed.fail(EngineUnreachableError(f"{reason} No other engine is left. {self._remedy}"))
-            if seat is not None and place is not None:
-                await self._unregister(place, seat.client.address)
-        elif self._place is not None:
+        if number == ROUTER:
+            await self._lose_router(reason)
+        elif (seat := self._serving.get(number)) is not None:
+            self._num_lost += 1
+            self._num_leaving += 1
+            self._none_leaves.clear()
+            try:
+                await super().take_out(number, reason)
+                if not self._serving and not self._recovers:
+                    self._routed.fail(EngineUnreachableError(f"{reason} No other engine is left. {self._remedy}"))
+                await self._unregister(seat.client.address)
+            finally:
+                self._num_leaving -= 1
+                if not self._num_leaving:
+                    self._none_leaves.set()
+
+    async def _unregister(self, address: str) -> None:
+        if self._place is None:
+            return
+        try:
+            await self._place.router.leave(address)
+        except EngineError as error:
+            await self._lose_router(str(error))
+
+    async def _lose_router(self, reason: str) -> None:
+        if self._place is not None:
             place, self._place = self._place, None
             self._say_lost(ROUTER, reason)
             await place.router.close()
 
-    async def _unregister(self, place: RouterPlace, address: str) -> None:
-        try:
-            await place.router.leave(address)
-        except EngineError as error:
-            await self.take_out(ROUTER, str(error))
-
     async def _prepare(self, number: int, client: EngineClient) -> None:
         await super()._prepare(number, client)
+        await self._none_leaves.wait()  # it may come back under the address that it had
         if self._place is not None:
             await self._place.router.register(client.address)
 

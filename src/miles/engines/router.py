@@ -5,7 +5,8 @@ answers what the engine answers. Steering it knows not: pause, abort and weights
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -15,6 +16,7 @@ from miles.engines.connection import Connection, Pool
 from miles.engines.wire import Answer, GenerateRequest
 from miles.errors import EngineError
 
+Workers = Sequence[Mapping[str, Any]]
 POLL_SECONDS = 0.02
 GROUP_HEADER = "X-SMG-Routing-Key"  # what the policy `manual` keeps together
 
@@ -51,7 +53,7 @@ class RouterClient:
             EngineError: the router does not take it.
         """
         await self._connection.send("POST", "/workers", {"url": engine}, self._seconds)
-        await self._until(lambda workers: engine in workers, f"take {engine} in")
+        await self._until(lambda workers: any(one["url"] == engine and one["is_healthy"] for one in workers), f"take {engine} in")
 
     async def leave(self, engine: str) -> None:
         """No new request goes to this engine; those that are there go on. An unknown engine is none either.
@@ -62,12 +64,15 @@ class RouterClient:
         number = (await self.workers()).get(engine)
         if number is not None:
             await self._connection.send("DELETE", f"/workers/{number}", None, self._seconds)
-            await self._until(lambda workers: engine not in workers, f"let {engine} go")
+            await self._until(lambda workers: all(one["url"] != engine for one in workers), f"let {engine} go")
 
     async def workers(self) -> dict[str, str]:
-        """The engines that serve behind the router, and what it calls them."""
-        listed = orjson.loads(await self._connection.send_repeatable("GET", "/workers", None, self._seconds))
-        return {worker["url"]: worker["id"] for worker in listed["workers"] if worker["is_healthy"]}
+        """The engines behind the router, and what it calls them."""
+        return {worker["url"]: worker["id"] for worker in await self._listed()}
+
+    async def _listed(self) -> Workers:
+        listed: Workers = orjson.loads(await self._connection.send_repeatable("GET", "/workers", None, self._seconds))["workers"]
+        return listed
 
     async def alive(self, timeout_seconds: float) -> bool:
         """Whether the router answers in time, with or without engines."""
@@ -77,11 +82,11 @@ class RouterClient:
             return False
         return True
 
-    async def _until(self, holds: Callable[[Mapping[str, str]], bool], what: str) -> None:
+    async def _until(self, holds: Callable[[Workers], bool], what: str) -> None:
         """The router only queues such wishes, and tells nobody when they have come true."""
         try:
             async with asyncio.timeout(self._seconds):
-                while not holds(await self.workers()):  # noqa: ASYNC110 - the router calls nobody back
+                while not holds(await self._listed()):  # noqa: ASYNC110 - the router calls nobody back
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError as error:
             raise EngineError(f"the router at {self.address} did not {what} within {self._seconds:g} s. See its log.") from error
