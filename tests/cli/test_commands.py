@@ -99,7 +99,7 @@ def test_an_option_of_the_other_command_is_refused_with_that_command(words: tupl
 def test_bare_show_needs_nothing() -> None:
     out = miles("config", "show").stdout
     assert "preset      none" in out
-    assert "prompt_data = (needed)" in out.splitlines()
+    assert "hf_checkpoint = (needed)" in out.splitlines()
     assert "rollout_batch_size = 32  # default" in out.splitlines()
     assert "needed before it can run:" in out
     assert "  prompt_data: is missing" in out.splitlines()
