@@ -4,7 +4,9 @@
 
 kills the driver (SIGKILL) so often, each time at a random moment of the start or of one of the next rollouts, and checks the
 whole run: every rollout is there once, the ledger adds up, and every prompt issued is trained, dropped with a reason, or still
-there.
+there. With ``--same-as-undisturbed`` a second run that nobody kills must have measured the same, bit for bit, apart from times:
+
+    python -m tests.chaos.lives --kills 50 --same-as-undisturbed -- train --preset reverse --deterministic
 """
 
 import argparse
@@ -37,6 +39,11 @@ class Chaos:
     def steps(self) -> Rows:
         """The rows of trained rollouts."""
         return [row for row in read_rows(self.run_dir / "metrics.jsonl") if "ledger/issued" in row]
+
+    @property
+    def measured(self) -> Rows:
+        """Everything in the rows that is no time."""
+        return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in self.steps]
 
     @property
     def ledger(self) -> dict[str, Any]:
@@ -143,12 +150,17 @@ def main() -> None:
     parser.add_argument("--within-rows", type=int, default=6, help="a life lasts for at most so many new rows")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1], help="trainer ranks of one life after the other")
     parser.add_argument("--num-rollout", type=int, default=60)
+    parser.add_argument("--same-as-undisturbed", action="store_true", help="compare with a run that nobody kills")
     parser.add_argument("arguments", nargs="+", help="the command of miles and its options, after --")
     given = parser.parse_args()
     arguments = [*given.arguments, "--num-rollout", str(given.num_rollout), "--save-interval", "2"]
     with tempfile.TemporaryDirectory(prefix="miles-chaos-") as folder:
         chaos = live_through(arguments, Path(folder) / "run", given.kills, given.seed, given.within_rows, given.ranks)
         chaos.check(given.num_rollout, batch_size=16)
+        if given.same_as_undisturbed:
+            undisturbed = live_through(arguments, Path(folder) / "undisturbed", 0, given.seed)
+            assert chaos.measured == undisturbed.measured, "the run that was killed measured something else"
+            print(f"{len(chaos.measured)} rows are those of a run that nobody killed, bit for bit")
         ledger = chaos.ledger
         print(
             f"{chaos.kills} kills, {given.num_rollout} rollouts, {ledger['trained']} groups trained once, "
