@@ -89,6 +89,11 @@ class FakeParts:
     fails_in: str = ""
     turns: int = 5
     clock: HandClock = field(default_factory=HandClock)
+    delivery_turns: int = 0
+
+    @property
+    def delivers_alone(self) -> bool:
+        return self.delivery_turns > 0
 
     def mark_trained(self, rollout: Rollout) -> None:
         self.story.tell(f"trained {rollout.rollout_id}")
@@ -108,7 +113,12 @@ class FakeParts:
     async def load(self, folder: Path) -> None:
         self.story.tell("load")
 
-    async def publish(self, version: int) -> Metrics:
+    async def stage(self, version: int) -> None:
+        self.story.tell(f"stage {version}")
+
+    async def deliver(self, version: int) -> Metrics:
+        for _ in range(self.delivery_turns):
+            await asyncio.sleep(0)
         if self.fails_in == f"publish {version}":
             raise EngineError("the engine is gone")
         self.clock.time += 1
@@ -156,10 +166,11 @@ def make_run(
     done: int = 0,
     fails_in: str = "",
     evaluated_after: int = -1,
+    delivery_turns: int = 0,
 ) -> tuple[Run, Story]:
-    """A run over fakes, and the story it writes."""
+    """A run over fakes, and the story it writes; with ``delivery_turns`` engines take weights while the policy goes on."""
     story, stop = Story(), StopFlag()
     clock = HandClock()
-    fake = FakeParts(story, stop, stop_in_step, fails_in, clock=clock)
+    fake = FakeParts(story, stop, stop_in_step, fails_in, clock=clock, delivery_turns=delivery_turns)
     parts = Parts(FakeRolloutFn(story, turns, fail_at), fake, fake, fake, fake, FakeSaver(story), fake)
     return Run(parts, cadence, clock, SilentTrace(), stop, done, done, evaluated_after), story

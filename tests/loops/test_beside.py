@@ -35,14 +35,14 @@ class Measures:
     seconds: float = 5.0
     error: Exception | None = None
     running: int = 0
-    published: int = 0
+    staged: int = 0
     pinned: dict[Path, int] = field(default_factory=dict)
 
     def lend(self, held: Path, name: str) -> Path:
         return held
 
     async def take(self, version: int) -> Path:
-        assert version == self.published, "weights are pinned while they are the published ones"
+        assert version == self.staged, "weights are pinned while they are the policy's"
         self.pinned[Path(f"version-{version}")] = version
         return Path(f"version-{version}")
 
@@ -71,10 +71,9 @@ class SlowParts(FakeParts):
         await asyncio.sleep(1)
         return StepReport({"train/loss": 0.5}, 1)
 
-    async def publish(self, version: int) -> Metrics:
+    async def stage(self, version: int) -> None:
         assert self.measures is not None
-        self.measures.published = version
-        return {}
+        self.measures.staged = version
 
 
 def run_beside(

@@ -57,6 +57,33 @@ async def test_one_step_off_is_at_most_one_version_stale(cadence: Cadence, turns
         assert [row["rollout/staleness/max"] for row in steps] == [0.0] + [1.0] * (cadence.total - 1)
 
 
+async def test_fully_async_trains_on_while_engines_take_the_weights() -> None:
+    run, story = make_run(Cadence(total=3, eval_interval=2, eval_before_train=False), delivery_turns=6)
+    await run_schedule(run, "fully_async")
+    place = {event: number for number, event in enumerate(story.events)}
+    assert place["stage 1"] < place["begin step 1 v1"] < place["publish 1"] < place["stage 2"], "one publication at a time"
+    assert place["published 2"] < place["evaluate v2"], "what is measured is what the engines have"
+    assert all("perf/update_weights_time" in row for row in story.rows if row["rollout_id"] in (1, 2) and "train/loss" in row)
+
+
+async def test_a_publication_that_fails_ends_a_policy_that_waits_for_groups() -> None:
+    run, story = make_run(Cadence(total=9, eval_before_train=False), turns=1000, delivery_turns=6, fails_in="publish 1")
+    with pytest.raises(EngineError, match="the engine is gone"):
+        await run_schedule(run, "fully_async")
+    assert "begin rollout 1 v1" in story.events
+    assert "end rollout 1" not in story.events
+
+
+@EACH
+@given(schedule=schedules, cadence=cadences, turns=st.integers(0, 8))
+async def test_the_loop_waits_for_every_publication_before_it_ends(schedule: str, cadence: Cadence, turns: int) -> None:
+    run, story = make_run(cadence, delivery_turns=turns)
+    await run_schedule(run, schedule)  # type: ignore[arg-type]
+    staged = [event.split()[1] for event in story.events if event.startswith("stage ")]
+    assert staged == [event.split()[1] for event in story.events if event.startswith("published ")]
+    assert run.version == len(staged)
+
+
 @EACH
 @given(schedule=schedules, cadence=cadences)
 async def test_every_schedule_trains_each_rollout_once_and_ends_complete(schedule: str, cadence: Cadence) -> None:

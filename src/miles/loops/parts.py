@@ -17,9 +17,18 @@ class Policy(Protocol):
 
 
 class Publisher(Protocol):
-    """Brings every engine to a new version."""
+    """Brings every engine to a new version, in two halves."""
 
-    async def publish(self, version: int) -> Metrics:
+    @property
+    def delivers_alone(self) -> bool:
+        """Whether the policy may train while ``deliver`` runs."""
+        ...
+
+    async def stage(self, version: int) -> None:
+        """The policy puts down its weights."""
+        ...
+
+    async def deliver(self, version: int) -> Metrics:
         """Return when every engine has acknowledged ``version``."""
         ...
 

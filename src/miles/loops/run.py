@@ -9,6 +9,7 @@ from miles.errors import MilesError, RolloutError
 from miles.loops.beside import Beside, Point
 from miles.loops.parts import Cadence, Evaluator, Parts, StopFlag
 from miles.loops.patience import Patience
+from miles.loops.publications import Publications
 from miles.rollout.masking import has_trained_token
 from miles.tracking.trace import Spans
 from miles.types import Metrics, Rollout, StepReport, mean, staleness
@@ -17,7 +18,8 @@ from miles.types import Metrics, Rollout, StepReport, mean, staleness
 class Run:
     """State of a run between its steps: how many rollouts are trained, which version is published.
 
-    The loop is its only owner and calls one verb at a time, except that ``generate`` may run beside ``train``.
+    The loop is its only owner and calls one verb at a time, except that ``generate`` may run beside ``train``, and a publication
+    beside both. ``version`` is the policy's; engines have it once the publication is settled.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Run:
         self._parts, self._clock, self._trace, self._stop = parts, clock, trace, stop
         self._row: Metrics = {}
         self._patience = patience or Patience(clock)
+        self.publications = Publications(parts, trace, self._patience)
         self._step_began = self._idle_since = clock.now()
 
     def remaining(self) -> Iterator[int]:
@@ -53,7 +56,7 @@ class Run:
         """The groups of ``rollout_id`` under the version published now."""
         begin = self._clock.now()
         with self._trace.span("rollout", f"rollout {rollout_id}", version=self.version), named(f"rollout {rollout_id}"):
-            rollout = await self._parts.rollout(rollout_id, self.version)
+            rollout = await self.publications.unless_one_fails(self._parts.rollout(rollout_id, self.version))
         return replace(rollout, metrics=rollout.metrics | {"perf/rollout_time": self._clock.now() - begin})
 
     async def train(self, rollout: Rollout) -> None:
@@ -83,15 +86,15 @@ class Run:
             )
         return report
 
-    async def publish_if_due(self) -> None:
-        """Publish the policy's weights under the next version, in flight, every ``update_weights_interval`` rollouts."""
+    async def publish_if_due(self, *, in_background: bool = False) -> None:
+        """Publish the policy's weights under the next version, in flight, every ``update_weights_interval`` rollouts.
+
+        in_background: the policy may go on once its weights are staged; see ``Publications.publish``.
+        """
         if not self.cadence.publishes_after(self.rollouts_done):
             return
-        with self._trace.span("weights", f"publish {self.version + 1}"):
-            async with self._patience.while_waiting(f"the engines to take weights version {self.version + 1}"):
-                self._row |= await self._parts.publisher.publish(self.version + 1)
+        await self.publications.publish(self.version + 1, in_background=in_background)
         self.version, self._published_after = self.version + 1, self.rollouts_done
-        self._parts.rollout.published(self.version)
         await self.hold_if_measured()
 
     async def hold_if_measured(self) -> None:
@@ -101,6 +104,8 @@ class Run:
 
     async def finish_step(self) -> None:
         """Write the step's row, then evaluate and save where due; an evaluation that failed beside the step is told now."""
+        if self.stopping or self.cadence.evaluates_after(self.rollouts_done) or self.cadence.saves_after(self.rollouts_done):
+            await self.publications.settle()
         self._write_row()
         if self._parts.beside is not None:
             self._parts.beside.check()
@@ -115,6 +120,7 @@ class Run:
             return
         now = self._clock.now()
         seconds, self._step_began = now - self._step_began, now
+        self._row |= self.publications.take_metrics()
         self._row |= self._parts.ledger.counts() | {"rollout_id": self.rollouts_done - 1, "weight_version": self.version}
         self._row |= {"perf/step_time": seconds}
         self._row |= {"perf/tokens_per_second": self._row.get("rollout/num_tokens", 0.0) / max(seconds, 1e-9)}

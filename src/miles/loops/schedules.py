@@ -56,12 +56,18 @@ def begin(run: Run, rollout_id: int) -> asyncio.Task[Rollout] | None:
 
 
 async def run_fully_async(run: Run) -> None:
-    """The producer never stops; ``generate`` takes a batch from its buffer, waiting only where the bound demands it."""
-    for rollout_id in run.remaining():
-        rollout = await run.generate(rollout_id)
-        await run.train(rollout)
-        await run.publish_if_due()
-        await run.finish_step()
+    """The producer never stops; ``generate`` takes a batch from its buffer, waiting only where the bound demands it.
+
+    The policy goes on while engines take the weights that it staged.
+    """
+    try:
+        for rollout_id in run.remaining():
+            rollout = await run.generate(rollout_id)
+            await run.train(rollout)
+            await run.publish_if_due(in_background=True)
+            await run.finish_step()
+    finally:
+        await run.publications.abandon()
 
 
 LOOPS = {"sync": run_sync, "one_step_off": run_one_step_off, "fully_async": run_fully_async}

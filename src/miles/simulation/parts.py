@@ -88,15 +88,19 @@ class SimulatedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPublisher:
-    """Exports while engines go on, then holds them for the update."""
+    """Exports while engines go on, then holds them for the update; ``delivers_alone`` as the run's publisher."""
 
     clock: Clock
     fleet: SimulatedFleet
     speeds: Speeds
+    delivers_alone: bool
 
-    async def publish(self, version: int) -> Metrics:
-        """Bring every engine to ``version``."""
+    async def stage(self, version: int) -> None:
+        """The policy exports."""
         await self.clock.sleep(self.speeds.export_seconds)
+
+    async def deliver(self, version: int) -> Metrics:
+        """Bring every engine to ``version``."""
         self.fleet.steer(paused=True)
         await self.clock.sleep(self.speeds.pause_seconds)
         self.fleet.publish(version)

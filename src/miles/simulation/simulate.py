@@ -70,7 +70,8 @@ async def _run(resolution: Resolution, workload: Workload, num_engines: int, num
     prompts = placeholders(derived.num_prompts or 1)
     fn = rollout_function(RolloutFnInput(config, derived, prompts, ledger, generator, clock, interrupt=fleet.interrupt))
     policy = SimulatedPolicy(clock, workload.speeds, derived.num_steps_per_rollout)
-    publisher = SimulatedPublisher(clock, fleet, workload.speeds)
+    alone = derived.update_weight_transfer_mode == "disk" and not config.engine.check_weight_update
+    publisher = SimulatedPublisher(clock, fleet, workload.speeds, alone)
     cadence = Cadence(num_steps, derived.update_weights_interval, eval_before_train=False)
     run = Run(Parts(fn, ledger, policy, publisher, None, rows, rows), cadence, clock, NoTrace(), StopFlag())
     fleet.start()

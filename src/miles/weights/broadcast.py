@@ -22,6 +22,8 @@ class BroadcastTransport:
     run: makes the names of this run's groups its own.
     """
 
+    needs_policy = True
+
     def __init__(
         self, source: WeightSource, bucket_bytes: int, ranks_per_engine: int, *, backend: str, host: str, run: str,
         timeout_seconds: float,

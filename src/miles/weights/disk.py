@@ -18,6 +18,8 @@ class WeightExporter(Protocol):
 class DiskTransport:
     """A folder for each version below ``folder``."""
 
+    needs_policy = False
+
     def __init__(self, policy: WeightExporter, folder: Path) -> None:
         self._policy, self._folder = policy, folder
 

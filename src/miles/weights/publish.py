@@ -85,6 +85,7 @@ class Publisher:
         self.state = PublishState.IDLE
         self._transport, self._engines, self._mode = transport, engines, mode
         self._timeout_seconds, self._clock, self._check, self._turns = timeout_seconds, clock, check, turns
+        self._began, self._num_bytes = 0.0, 0
 
     async def publish(self, version: int) -> Metrics:
         """Bring every engine to ``version``; how long it took, how long engines stood still, and the bytes each took.
@@ -93,8 +94,21 @@ class Publisher:
             EngineError: a state failed or took longer than its time-out.
             WeightMismatchError: an engine holds something else than was published.
         """
-        begin = self._clock.now()
-        size = await self._enter(PublishState.EXPORT, version, self._transport.stage(version))
+        await self.stage(version)
+        return await self.deliver(version)
+
+    @property
+    def delivers_alone(self) -> bool:
+        """Whether ``deliver`` asks nothing of the policy, so that it may train meanwhile."""
+        return not self._transport.needs_policy and self._check is None and self._turns is None
+
+    async def stage(self, version: int) -> None:
+        """The first half: the policy puts its weights down as ``version``; engines go on. Raises as ``publish``."""
+        self._began = self._clock.now()
+        self._num_bytes = await self._enter(PublishState.EXPORT, version, self._transport.stage(version))
+
+    async def deliver(self, version: int) -> Metrics:
+        """The second half: every engine takes what was staged. Returns and raises as ``publish``."""
         async with self._engines.steering:
             await self._enter(PublishState.JOIN, version, self._transport.join(self._engines))
             stopped = self._clock.now()
@@ -111,8 +125,8 @@ class Publisher:
             await self._transport.settle(version)
         self.state = PublishState.IDLE
         now = self._clock.now()
-        times = {"perf/update_weights_time": now - begin, "perf/engines_paused_time": now - stopped}
-        return {**times, "perf/update_weights_bytes": float(size)}
+        times = {"perf/update_weights_time": now - self._began, "perf/engines_paused_time": now - stopped}
+        return {**times, "perf/update_weights_bytes": float(self._num_bytes)}
 
     async def _update(self, version: int) -> None:
         """Retracted requests hold no cache, so it can be flushed; those paused in place keep theirs."""

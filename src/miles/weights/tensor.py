@@ -15,6 +15,8 @@ class TensorTransport:
     on_device: engine n's ranks sit on the GPUs of the policy's ranks from n × ranks_per_engine on, and map their memory.
     """
 
+    needs_policy = True
+
     def __init__(self, source: WeightSource, bucket_bytes: int, ranks_per_engine: int, *, on_device: bool) -> None:
         self._source, self._bucket_bytes = source, bucket_bytes
         self._ranks_per_engine, self._on_device = ranks_per_engine, on_device

@@ -39,7 +39,15 @@ class OneEngine:
 
 
 class Transport(Protocol):
-    """A way of moving weights."""
+    """A way of moving weights.
+
+    needs_policy: ``update`` asks the policy for them; otherwise they lie ready once they are staged.
+    """
+
+    @property
+    def needs_policy(self) -> bool:
+        """See the class."""
+        ...
 
     async def stage(self, version: int) -> int:
         """Get ready; the bytes that each engine will take."""
