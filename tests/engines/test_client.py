@@ -1,28 +1,21 @@
 """The client and the fleet, against the embedded engine and against servers that misbehave."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
 
-from miles.engines.answers import parse_answer, wire_rid
 from miles.engines.client import EngineClient
-from miles.engines.connection import error_words
 from miles.engines.fleet import EngineFleet
-from miles.engines.wire import GenerateRequest, SamplingParams
 from miles.errors import EngineError
 from miles.types import VersionSpan
 
 from .engine_fixtures import ModelFolders, load_reference, options_for, reference_logprobs, running
+from .scripted import answer_body, answering, request
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +29,6 @@ async def client(served: str) -> AsyncIterator[EngineClient]:
     async with EngineClient(served) as opened:
         yield opened
         await opened.continue_generation()
-
-
-@asynccontextmanager
-async def answering(handler: Handler) -> AsyncIterator[str]:
-    """A server of which every path is answered by ``handler``."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
-
-
-def request(rid: str, length: int = 5, **sampling: Any) -> GenerateRequest:
-    return GenerateRequest(rid, (5, 6, 7), SamplingParams(length, ignore_eos=True, **sampling))
 
 
 async def until_busy(client: EngineClient) -> None:
@@ -163,68 +137,6 @@ async def test_only_harmless_calls_are_repeated() -> None:
             await client.generate([request("a")])
     assert calls.count("/model_info") == 3
     assert calls.count("/generate") == 1
-
-
-def answer_body(spans: list[tuple[int, int, int]], num_tokens: int, kind: str = "length") -> dict[str, Any]:
-    return {
-        "text": "t",
-        "meta_info": {
-            "finish_reason": {"type": kind},
-            "output_token_logprobs": [[-0.5, i, None] for i in range(num_tokens)],
-            "weight_versions": [{"version": str(v), "start": s, "end": e} for v, s, e in spans],
-        },
-    }
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=5))
-def test_versions_come_from_the_spans(pieces: list[tuple[int, int]]) -> None:
-    spans, end = [], 0
-    for version, length in pieces:
-        spans.append((version, end, end + length))
-        end += length
-    answer = parse_answer("r", answer_body(spans, end))
-    assert answer.versions == tuple(VersionSpan(*span) for span in spans if span[2] > span[1])
-    assert len(answer.output_ids) == len(answer.logprobs) == end
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        answer_body([(0, 0, 2)], 3),
-        answer_body([(0, 0, 1), (1, 2, 3)], 3),
-        answer_body([(0, 1, 3)], 3),
-        answer_body([], 3),
-        answer_body([(0, 0, 3)], 3, kind="surprise"),
-        {"meta_info": {}},
-        {},
-    ],
-)
-async def test_answers_of_another_shape_are_refused(body: dict[str, Any]) -> None:
-    async def wrong(_: web.Request) -> web.StreamResponse:
-        return web.json_response([body])
-
-    async with answering(wrong) as address, EngineClient(address) as client:
-        with pytest.raises(EngineError, match="answer to a lacks"):
-            await client.generate([request("a")])
-
-
-@given(st.text(max_size=30), st.text(max_size=30))
-def test_no_id_on_the_wire_begins_another(first: str, second: str) -> None:
-    assert (first == second) == wire_rid(second).startswith(wire_rid(first))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b'{"error": {"message": "too long"}}', "too long"),
-        (b'{"error": "plain"}', "plain"),
-        (b'{"object": "error", "message": "bad"}', "bad"),
-        (b'{"detail": [1]}', "[1]"),
-        (b"Flush cache failed.\n", "Flush cache failed."),
-    ],
-)
-def test_words_of_every_shape_of_error(content: bytes, words: str) -> None:
-    assert error_words(content) == words
 
 
 class ScriptedClient(EngineClient):

@@ -13,7 +13,7 @@ from miles.engines.openai import OpenAiEndpoint
 from miles.engines.wire import Answer, GenerateRequest, SamplingParams
 from miles.errors import EngineError
 
-from .test_client import answering
+from .scripted import answering
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(30)]
 

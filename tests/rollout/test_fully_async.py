@@ -1,4 +1,4 @@
-"""Fully async on virtual time: the bound, the order, the limits, and no deadlock, over random schedules; then each failure."""
+"""Fully async on virtual time: the bound, the order, the limits, and no deadlock, over random schedules."""
 
 import asyncio
 import random
@@ -15,12 +15,12 @@ from miles.config.options.rollout import FullyAsync, SyncRollout
 from miles.engines.client import EngineClient
 from miles.engines.fleet import EngineFleet
 from miles.engines.wire import Answer, GenerateRequest, SamplingParams
-from miles.errors import EngineError, RolloutError
+from miles.errors import RolloutError
 from miles.rollout.buffer import PacedBuffer
 from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.fully_async import FullyAsyncRolloutFn
 from miles.rollout.inference import InferenceRolloutFn
-from miles.simulation.virtual_time import DeadlockError, run_virtual
+from miles.simulation.virtual_time import run_virtual
 from miles.types import Group, Prompt, Rollout, staleness
 
 from .simulated import SimulatedGenerator, given, group
@@ -219,198 +219,6 @@ def test_the_policy_waits_for_old_groups_rather_than_push_them_past_their_step()
     made = run_virtual(loop(FullyAsyncRolloutFn(setup), setup, scenario))
     assert [[group.index for group in rollout.groups] for _, rollout in made] == [[0], [1], [2], [3]]
     assert began[2] < 3, "younger groups start while the policy waits"
-
-
-def failing_after(seconds: float) -> Any:
-    async def generate(asked: Prompt, version: int) -> Group:
-        await asyncio.sleep(seconds if asked.index == 1 else 500)
-        if asked.index == 1:
-            raise EngineError("engine 0 stopped answering")
-        return group(asked.index, version)
-
-    return generate
-
-
-def test_a_failed_group_fails_the_waiting_call_at_once() -> None:
-    async def main(setup: RolloutFnInput) -> float:
-        fn = FullyAsyncRolloutFn(setup)
-        with pytest.raises(RolloutError, match="rollout 0 failed, production has ended: engine 0 stopped") as caught:
-            await fn(0, 0)
-        assert isinstance(caught.value.__cause__, EngineError)
-        with pytest.raises(RolloutError, match="production has ended"):
-            await fn(0, 0)
-        await fn.close()
-        return asyncio.get_running_loop().time()
-
-    setup = given(failing_after(3), FullyAsync(no_progress_seconds=QUIET))
-    assert run_virtual(main(setup)) == pytest.approx(3)
-    assert setup.ledger.counts()["ledger/waiting"] == setup.ledger.issued
-
-
-def test_a_group_admitted_in_the_very_moment_of_a_failure_goes_back_too() -> None:
-    """Its task is cancelled before its first step, so that none of its own code runs."""
-
-    async def generate(asked: Prompt, version: int) -> Group:
-        await asyncio.sleep(1)
-        if asked.index == 1:
-            raise EngineError("lost")
-        return group(asked.index, version)
-
-    async def main(setup: RolloutFnInput) -> Mapping[str, float]:
-        fn = FullyAsyncRolloutFn(setup)
-        with pytest.raises(RolloutError, match="lost"):
-            await fn(0, 0)
-        await fn.close()
-        return setup.ledger.counts()
-
-    counts = run_virtual(main(given(generate, FullyAsync(async_max_concurrent_samples=4, no_progress_seconds=QUIET))))
-    assert counts["ledger/issued"] == 3
-    assert (counts["ledger/in_flight"], counts["ledger/buffered"], counts["ledger/waiting"]) == (0, 1, 2)
-
-
-def test_a_failure_between_calls_fails_the_next_one_even_if_a_batch_is_there() -> None:
-    async def generate(asked: Prompt, version: int) -> Group:
-        await asyncio.sleep(1 if asked.index < 4 else 20)
-        if asked.index == 4:
-            raise EngineError("lost")
-        return group(asked.index, version)
-
-    async def main(setup: RolloutFnInput) -> None:
-        fn = FullyAsyncRolloutFn(setup)
-        await fn(0, 0)
-        await asyncio.sleep(100)
-        with pytest.raises(RolloutError, match="lost"):
-            await fn(1, 1)
-        await fn.close()
-
-    run_virtual(main(given(generate, FullyAsync(no_progress_seconds=QUIET))))
-
-
-def test_closing_sends_flights_back_and_keeps_finished_groups_buffered() -> None:
-    async def generate(asked: Prompt, version: int) -> Group:
-        await asyncio.sleep(1 if asked.index < 3 else 1e6)
-        return group(asked.index, version)
-
-    async def main(setup: RolloutFnInput) -> Mapping[str, float]:
-        fn = FullyAsyncRolloutFn(setup)
-        await fn(0, 0)
-        await asyncio.sleep(5)
-        await fn.close()
-        with pytest.raises(RolloutError, match="closed"):
-            await fn(1, 1)
-        return setup.ledger.counts()
-
-    counts = run_virtual(main(given(generate, FullyAsync(max_weight_staleness=1, no_progress_seconds=QUIET))))
-    assert (counts["ledger/in_training"], counts["ledger/buffered"], counts["ledger/in_flight"]) == (2, 1, 0)
-    assert counts["ledger/waiting"] == 1
-    assert counts["ledger/issued"] == 4
-
-
-@pytest.mark.parametrize("num_turns", range(6))
-def test_closing_at_any_turn_of_the_loop_leaves_nothing_in_flight(num_turns: int) -> None:
-    async def main(setup: RolloutFnInput) -> Mapping[str, float]:
-        fn = FullyAsyncRolloutFn(setup)
-        call = asyncio.ensure_future(fn(0, 0))
-        for _ in range(num_turns):
-            await asyncio.sleep(0)
-        await fn.close()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        return setup.ledger.counts()
-
-    counts = run_virtual(main(given(SimulatedGenerator(1), FullyAsync(no_progress_seconds=QUIET))))
-    assert counts["ledger/in_flight"] == 0
-    assert counts["ledger/waiting"] == counts["ledger/issued"]
-
-
-def test_room_in_the_buffer_is_used_while_the_policy_trains() -> None:
-    async def main(setup: RolloutFnInput) -> float:
-        fn = FullyAsyncRolloutFn(setup)
-        await fn(0, 0)
-        await asyncio.sleep(0)
-        in_flight = setup.ledger.counts()["ledger/in_flight"]
-        await fn.close()
-        return in_flight
-
-    options = FullyAsync(max_weight_staleness=2, async_data_buffer_capacity_factor=1.0, no_progress_seconds=QUIET)
-    assert run_virtual(main(given(SimulatedGenerator(1), options, batch_size=3))) == 3
-
-
-def test_a_cancelled_call_loses_nothing_and_the_next_one_goes_on() -> None:
-    async def main(setup: RolloutFnInput) -> list[int]:
-        fn = FullyAsyncRolloutFn(setup)
-        call = asyncio.ensure_future(fn(0, 0))
-        await asyncio.sleep(0.001)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        rollout = await fn(0, 0)
-        await fn.close()
-        return [group.index for group in rollout.groups]
-
-    setup = given(SimulatedGenerator(5), FullyAsync(max_weight_staleness=0, no_progress_seconds=QUIET))
-    assert run_virtual(main(setup)) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("paused", "text"), [(True, "production is paused; "), (False, "the policy waits for 2 groups for rollout 0; ")]
-)
-def test_it_says_who_waits_for_whom(paused: bool, text: str) -> None:
-    lines: list[str] = []
-
-    async def generate(asked: Prompt, version: int) -> Group:
-        await asyncio.sleep(70)
-        return group(asked.index, version)
-
-    async def main(setup: RolloutFnInput) -> None:
-        fn = FullyAsyncRolloutFn(setup)
-        call = asyncio.ensure_future(fn(0, 0))
-        await asyncio.sleep(0.001)
-        if paused:
-            await fn.pause()
-        await call
-        await fn.close()
-
-    run_virtual(main(given(generate, FullyAsync(max_weight_staleness=0, no_progress_seconds=60), say=lines.append)))
-    assert lines == [
-        f"no progress for 60 s: {text}0 groups finished, 2 groups in flight, the oldest is group 0, for 60 s, since version 0, "
-        "version 0 published"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("slow", "text"),
-    [(None, "the engines wait for the policy; 2 groups finished, no group in flight"), (1, "waits for older groups in flight")],
-)
-def test_it_says_that_the_engines_wait_or_that_pacing_does(slow: int | None, text: str) -> None:
-    lines: list[str] = []
-
-    async def generate(asked: Prompt, version: int) -> Group:
-        await asyncio.sleep(100 if asked.index == slow else 1)
-        return group(asked.index, version)
-
-    async def main(setup: RolloutFnInput) -> None:
-        fn = FullyAsyncRolloutFn(setup)
-        for rollout_id in range(2):
-            setup.ledger.mark_trained(await fn(rollout_id, rollout_id))
-            await asyncio.sleep(65 if slow is None and rollout_id == 0 else 1)
-            fn.published(rollout_id + 1)
-        await fn.close()
-
-    batch_size = 2 if slow is None else 1
-    options = FullyAsync(max_weight_staleness=1, no_progress_seconds=60)
-    run_virtual(main(given(generate, options, batch_size=batch_size, say=lines.append)))
-    assert len(lines) == 1
-    assert text in lines[0]
-
-
-def test_a_publish_that_never_comes_is_seen_as_a_deadlock_here() -> None:
-    async def main(setup: RolloutFnInput) -> None:
-        fn = FullyAsyncRolloutFn(setup)
-        await fn(0, 0)
-        await fn(1, 1)
-
-    with pytest.raises(DeadlockError):
-        run_virtual(main(given(SimulatedGenerator(1), FullyAsync(max_weight_staleness=0, no_progress_seconds=QUIET))))
 
 
 def test_versions_and_rollouts_only_grow() -> None:
