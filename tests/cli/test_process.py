@@ -49,6 +49,7 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
 def test_terminated_is_143_and_interrupted_is_130() -> None:
     code = (
         "import os, signal, sys\nfrom miles_cli import training\nfrom miles_cli.app import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whoever runs tests in the background ignores it
         "def stop(*a, **k):\n    os.kill(os.getpid(), int(os.environ['SIGNAL']))\n    signal.pause()\n"
         "training.train_command = stop\nsys.argv = ['miles', 'train']\nmain()"
     )
