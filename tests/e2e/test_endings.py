@@ -103,7 +103,7 @@ def test_two_runs_cannot_share_a_folder(start_miles: Start) -> None:
     run.wait_for_rows(1)
     second = start_miles("train", "--preset", "reverse")
     assert second.wait() == 3
-    assert "in use by another miles process" in second.output
+    assert "is in use by process" in second.output
     run.signal(signal.SIGINT)
     assert run.wait() == 130
 

@@ -93,6 +93,7 @@ def test_an_engine_that_stops_answering_ends_the_run_where_none_is_started_again
     run.child("EngineActor").send_signal(signal.SIGSTOP)
     assert run.process.wait(90) == 1, run.output[-3000:]
     error = run.output[run.output.index("error") :]
-    assert "engine 0" in error and "no sign of life" in error
+    assert "engine 0" in error
+    assert "no sign of life" in error or "did not answer within" in error, "the watch or a publication notices it first"
     assert "Traceback" not in run.output
     assert run.survivors() == []

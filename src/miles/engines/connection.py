@@ -106,7 +106,7 @@ class Connection:
             ) as response:
                 content = await response.read()
         except TimeoutError as error:
-            raise EngineSilentError(f"{url} did not answer within {seconds:g} s. Look at the engine's log.") from error
+            raise EngineSilentError(f"{url} did not answer within {seconds:g} s.") from error
         except aiohttp.ClientError as error:
             raise EngineUnreachableError(f"{url} cannot be reached ({error}). Is the engine still alive?") from error
         if not response.ok:

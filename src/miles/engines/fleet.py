@@ -252,8 +252,8 @@ class EngineFleet:
             if not isinstance(failure, EngineError):
                 raise failure
         if (refusals and not self._recovers) or (failures and len(failures) == len(asked) and (refusals or not self._recovers)):
-            first = next(iter(refusals or failures.values()))
-            raise type(first)(f"{first} {self._remedy}") from first
+            number, first = next((number, failure) for number, failure in failures.items() if not refusals or failure in refusals)
+            raise type(first)(f"engine {number}: {first} {self._remedy}") from first
         for number, failure in failures.items():
             await self.take_out(number, str(failure))
         return [result for result in results if not isinstance(result, BaseException)]
