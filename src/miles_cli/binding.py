@@ -126,7 +126,7 @@ def _spelt_otherwise(option: Option | None, flag: str, values: Sequence[str], be
     if option is None:
         return FlagValue(text, flag)
     if option.shape.scalar is bool:
-        return FlagValue(text if values else not flag.startswith("--no"), flag)
+        return FlagValue(text if values else flag.replace("_", "-") == option.flag, flag)
     if not option.shape.repeated:
         earlier = (*before.earlier, before._replace(earlier=())) if before else ()
         return FlagValue(text, flag, earlier)
