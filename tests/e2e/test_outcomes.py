@@ -87,7 +87,7 @@ def test_an_engine_that_stops_answering_ends_the_run_where_none_is_started_again
 ) -> None:
     run = start_miles(
         "train-async", "--fully-async", "--preset", "reverse", "--engine-max-restarts", "0",
-        "--rollout-health-check-interval", "1", "--rollout-health-check-timeout", "2",
+        "--rollout-health-check-interval", "1", "--rollout-health-check-timeout", "2", "--update-weights-timeout-seconds", "20",
     )  # fmt: skip
     run.wait_for_rows(3)
     run.child("EngineActor").send_signal(signal.SIGSTOP)
