@@ -26,7 +26,9 @@ def loses_nothing(run: RunningMiles, num_rollouts: int) -> None:
 
 
 def both_are_lost(run: RunningMiles, killed: str, stopped: str) -> None:
-    """One engine is killed, then the other hangs, so that for a while there is none."""
+    """One engine is killed, then the other hangs: there is none until the first of them serves again, and the run may end before
+    the second does.
+    """
     run.wait_for_rows(5)
     assert run.child("sglang::router").is_running()
     first, second = run.children(killed)[0], run.children(stopped)[1]
@@ -34,8 +36,7 @@ def both_are_lost(run: RunningMiles, killed: str, stopped: str) -> None:
     run.wait_for_rows(7)
     second.send_signal(signal.SIGSTOP)
     assert run.wait() == 0, run.output[-3000:]
-    for engine in (0, 1):
-        assert f"engine {engine} serves again" in run.output
+    assert any(f"engine {engine} serves again" in run.output for engine in (0, 1))
     assert run.output.count("starting it again (1 of 3)") == 2
 
 
