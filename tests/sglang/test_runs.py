@@ -26,9 +26,7 @@ def loses_nothing(run: RunningMiles, num_rollouts: int) -> None:
 
 
 def both_are_lost(run: RunningMiles, killed: str, stopped: str) -> None:
-    """One engine is killed, then the other hangs: there is none until the first of them serves again, and the run may end before
-    the second does.
-    """
+    """One engine is killed, then the other hangs: none is left until one serves again; the run may end before both do."""
     run.wait_for_rows(5)
     assert run.child("sglang::router").is_running()
     first, second = run.children(killed)[0], run.children(stopped)[1]
