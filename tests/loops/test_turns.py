@@ -85,5 +85,5 @@ async def test_an_engine_that_came_back_meanwhile_has_nothing_to_resume() -> Non
 
 
 async def test_memory_that_is_not_released_is_an_error_with_its_state() -> None:
-    with pytest.raises(EngineError, match="the devices for the policy's step 3: `release` failed: it will not"):
+    with pytest.raises(EngineError, match="the devices for the policy's step 3: `release` failed: engine 0: it will not"):
         await whole_turn(turns_over([], refuses="release"))
