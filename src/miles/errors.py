@@ -76,7 +76,7 @@ class PolicyError(MilesError):
 
 
 class NotFiniteError(PolicyError):
-    """The loss or gradient of an optimiser step is no number; the step was not taken."""
+    """A reward, log-prob, loss or gradient is no number; the optimiser step was not taken."""
 
 
 class RewardError(MilesError):

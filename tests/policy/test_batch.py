@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from miles.errors import PolicyError
+from miles.errors import NotFiniteError, PolicyError
+from miles.policy.batch import refuse_what_is_no_number
 from miles.types import VersionSpan
 from tests.policy.builders import batch_of, random_rollout, rollout, sample
 
@@ -52,17 +53,37 @@ def test_a_pickled_batch_is_the_batch():
     [
         ({"logprobs": (-1.0,)}, "2 response tokens but 1 log-probs"),
         ({"loss_mask": (1, 1, 1)}, "3 loss-mask entries"),
-        ({"logprobs": (-1.0, float("nan"))}, "a log-prob from the engine is not finite"),
         ({"versions": (VersionSpan(0, 0, 1),)}, "do not cover the 2 response tokens"),
         ({"versions": (VersionSpan(0, 0, 1), VersionSpan(1, 0, 2))}, "do not cover"),
         ({"versions": ()}, "do not cover"),
-        ({"reward": float("nan")}, "the reward is nan"),
-        ({"reward": float("inf")}, "the reward is inf"),
     ],
 )
 def test_a_bad_sample_is_named(changes, words):
     with pytest.raises(PolicyError, match=f"rollout 5, group 0, sample 3: .*{words}"):
         batch_of(rollout([[sample(0, 3, (1,), (2, 3), **changes)]], 5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logprobs": (-1.0, float("nan"))}, "a log-prob from the engine is not finite"),
+        ({"logprobs": (float("-inf"), -1.0)}, "a log-prob from the engine is not finite"),
+        ({"reward": float("nan")}, "the reward is nan"),
+        ({"reward": float("inf")}, "the reward is inf"),
+    ],
+)
+@pytest.mark.parametrize("place", range(4))
+def test_what_is_no_number_is_named(place, changes, words):
+    groups = [[sample(g, i, (1,), (2, 3), **(changes if 2 * g + i == place else {})) for i in range(2)] for g in range(2)]
+    made = rollout(groups, 5)
+    with pytest.raises(NotFiniteError, match=f"rollout 5, group {place // 2}, sample {place % 2}: .*{words}"):
+        refuse_what_is_no_number(made, batch_of(made))
+
+
+@given(st.integers(0, 2**16))
+def test_numbers_are_not_refused(seed):
+    made = random_rollout(seed)
+    refuse_what_is_no_number(made, batch_of(made))
 
 
 def test_a_prompt_without_tokens_is_refused():

@@ -1,6 +1,7 @@
 """A step that fails on its numbers is kept, and a replay names the samples it failed on."""
 
 import asyncio
+import math
 import pickle
 
 import pytest
@@ -53,6 +54,22 @@ def test_the_replay_names_the_samples(kept):
     assert printed.exit_code == 1
     assert "2 of 4 samples" in printed.output
     assert "sample 3 (group 1, reward 1e+300, 2 trained tokens)" in printed.output
+
+
+async def test_a_reward_that_is_no_number_is_kept_and_named(tmp_path):
+    chosen = config()
+    client = PolicyClient([Handle(PolicyWorker(chosen, derived(4)))], FailureFolder(tmp_path, chosen, derived(4)))
+    groups = [[sample(g, i, (1, 5), (7, 8 + i), reward=[1.0, math.nan][g * i]) for i in range(2)] for g in range(2)]
+    await client.info()
+    try:
+        with pytest.raises(NotFiniteError, match=r"rollout 3, group 1, sample 1: the reward is nan\. .*`miles replay .*"):
+            await client.train_on(rollout(groups, 3), 0)
+    finally:
+        leave()
+    printed = CliRunner().invoke(app, ["replay", str(tmp_path / "rollout-000003")])
+    leave()
+    assert printed.exit_code == 1
+    assert "sample 3 (group 1, reward nan" in printed.output
 
 
 def test_a_kept_batch_is_the_batch(tmp_path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from miles.errors import PolicyError
+from miles.errors import NotFiniteError, PolicyError
 from miles.types import Rollout, Sample
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TrainBatch:
         """The rollout's columns.
 
         Raises:
-            PolicyError: a sample's columns differ in length, its prompt is empty, or a number is not finite.
+            PolicyError: a sample's columns differ in length, or its prompt is empty.
         """
         samples = rollout.samples
         for sample in samples:
@@ -119,9 +119,29 @@ class TrainBatch:
         return np.maximum(latest - start, 0)
 
 
+def refuse_what_is_no_number(rollout: Rollout, batch: TrainBatch) -> None:
+    """Raise ``NotFiniteError`` for the first sample of the rollout whose reward or log-probs are not finite."""
+    bad = ~np.isfinite(batch.rewards)
+    bad[np.searchsorted(batch.response_offsets, np.flatnonzero(~np.isfinite(batch.logprobs)), side="right") - 1] = True
+    for sample in (sample for sample, is_bad in zip(rollout.samples, bad, strict=True) if is_bad):
+        where = place_of(sample, rollout.rollout_id)
+        if sample.reward is not None and not math.isfinite(sample.reward):
+            raise NotFiniteError(
+                f"{where}: the reward is {sample.reward}. A reward must be a finite number, or None where there is none."
+            )
+        raise NotFiniteError(
+            f"{where}: a log-prob from the engine is not finite. See the engine's log; its weights may be damaged."
+        )
+
+
+def place_of(sample: Sample, rollout_id: int) -> str:
+    """Which sample of the run it is, in words."""
+    return f"rollout {rollout_id}, group {sample.group_index}, sample {sample.sample_index}"
+
+
 def _check(sample: Sample, rollout_id: int) -> None:
-    """Refuse a sample whose columns do not fit together or hold a number that is none."""
-    where = f"rollout {rollout_id}, group {sample.group_index}, sample {sample.sample_index}"
+    """Refuse a sample whose columns do not fit together."""
+    where = place_of(sample, rollout_id)
     lengths = (len(sample.response_ids), len(sample.logprobs), len(sample.loss_mask))
     if len(set(lengths)) > 1:
         raise PolicyError(
@@ -135,12 +155,6 @@ def _check(sample: Sample, rollout_id: int) -> None:
         )
     if not sample.prompt_ids:
         raise PolicyError(f"{where}: the prompt has no tokens. Give every prompt at least one, such as the start token.")
-    if not all(map(math.isfinite, sample.logprobs)):
-        raise PolicyError(f"{where}: a log-prob from the engine is not finite. See the engine's log; its weights may be damaged.")
-    if sample.reward is not None and not math.isfinite(sample.reward):
-        raise PolicyError(
-            f"{where}: the reward is {sample.reward}. A reward must be a finite number, or None where there is none."
-        )
 
 
 def _versions(samples: Sequence[Sample]) -> Shorts:

@@ -13,7 +13,7 @@ from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
 from miles.errors import CheckpointError, MilesError, NotFiniteError, PolicyError
 from miles.policy.actor import PolicyWorker
-from miles.policy.batch import TrainBatch
+from miles.policy.batch import TrainBatch, refuse_what_is_no_number
 from miles.policy.failure import POLICY, write_failure
 from miles.policy.weights_client import PolicyWeights
 from miles.types import Metrics, Rollout, StepReport
@@ -71,9 +71,15 @@ class PolicyClient:
         """Take the optimiser steps of one rollout.
 
         Raises:
-            PolicyError: the rollout cannot be trained on, a loss or gradient is not finite, or a rank's process has ended.
+            PolicyError: the rollout cannot be trained on, or a rank's process has ended.
+            NotFiniteError: a reward, log-prob, loss or gradient is no number; the batch is kept for ``miles replay``.
         """
-        return await self.train_on_batch(TrainBatch.from_rollout(rollout, policy_version))
+        batch = TrainBatch.from_rollout(rollout, policy_version)
+        try:
+            refuse_what_is_no_number(rollout, batch)
+        except NotFiniteError as error:
+            raise NotFiniteError(f"{error} {await self._keep(batch)}") from error
+        return await self.train_on_batch(batch)
 
     async def train_on_batch(self, batch: TrainBatch) -> StepReport:
         """The same for what is already in columns."""
