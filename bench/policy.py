@@ -17,14 +17,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from miles.policy.batch import TrainBatch
+    from miles.policy.trainer import Trainer
+    from miles.types import Rollout
 
 GROUPS, SIZE, PROMPT, VOCAB, LONGEST = 8, 4, 48, 4096, 512
 MICRO_BATCH, MICRO_TOKENS = 8, 4096
+Batch = dict[str, list[Any]]
+Parts = dict[str, float]
 KINDS = {"mixed 8–512": (8, 512), "equal 256": (256, 256)}
 
 
-def make_batch(low, high, seed):
+def make_batch(low: int, high: int, seed: int) -> Batch:
     """Prompts and answers by sample, log-probs and rewards."""
     rng = random.Random(seed)
     prompts = [[rng.randrange(4, VOCAB) for _ in range(PROMPT)] for _ in range(GROUPS)]
@@ -37,7 +46,7 @@ def make_batch(low, high, seed):
     }
 
 
-def make_model(folder, hidden, layers):
+def make_model(folder: Path, hidden: int, layers: int) -> None:
     """A random Qwen3 with a tokenizer that nobody uses."""
     import torch
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
@@ -51,7 +60,7 @@ def make_model(folder, hidden, layers):
     AutoTokenizer.from_pretrained(Path(__file__).parents[1] / "src/miles/presets/reverse/model").save_pretrained(folder)
 
 
-def timed(step, num_steps):
+def timed(step: Callable[[], object], num_steps: int) -> float:
     """Median seconds of one call; the first, a warm-up, does not count."""
     step()
     seconds = []
@@ -62,18 +71,10 @@ def timed(step, num_steps):
     return statistics.median(seconds)
 
 
-def run_miles(folder, num_steps):
-    """Seconds of one optimiser step."""
-    import dataclasses
-
-    from tests.policy.builders import derived
-
-    from miles.config.commands import TrainConfig
-    from miles.policy.batch import TrainBatch
-    from miles.policy.trainer import Trainer
+def rollout_of(batch: Batch) -> "Rollout":
+    """The batch as miles has it."""
     from miles.types import Group, Prompt, Rollout, Sample, SampleStatus, VersionSpan
 
-    batch = json.loads((folder / "batch.json").read_text())
     groups = []
     for number in range(GROUPS):
         samples = []
@@ -86,6 +87,19 @@ def run_miles(folder, num_steps):
                 )
             )  # fmt: skip
         groups.append(Group(Prompt(number, number, 0, "", samples[0].prompt_ids), tuple(samples), 0))
+    return Rollout(0, tuple(groups))
+
+
+def run_miles(folder: Path, num_steps: int) -> tuple[float, Parts]:
+    """Seconds of one optimiser step, and its parts."""
+    import dataclasses
+
+    from tests.policy.builders import derived
+
+    from miles.config.commands import TrainConfig
+    from miles.policy.batch import TrainBatch
+    from miles.policy.trainer import Trainer
+
     config = TrainConfig(
         model={"hf_checkpoint": folder},
         data={
@@ -98,19 +112,20 @@ def run_miles(folder, num_steps):
         optimizer={"lr": 1e-5},
     )
     sizes = dataclasses.replace(derived(GROUPS * SIZE), max_tokens_per_gpu=MICRO_TOKENS)
-    trainer, columns = Trainer(config, sizes), TrainBatch.from_rollout(Rollout(0, tuple(groups)), 0)
+    rollout = rollout_of(json.loads((folder / "batch.json").read_text()))
+    trainer, columns = Trainer(config, sizes), TrainBatch.from_rollout(rollout, 0)
     seconds = timed(lambda: trainer.train_on_batch(columns), num_steps)
     return seconds, shares(trainer, columns)
 
 
-def shares(trainer, columns):
+def shares(trainer: "Trainer", columns: "TrainBatch") -> Parts:
     """Share of one step by part, in percent; backward holds the loss, the rest is clipping and metrics."""
-    spent = {}
+    spent: Parts = {}
 
-    def watch(owner, name, part):
+    def watch(owner: object, name: str, part: str) -> None:
         original = getattr(owner, name)
 
-        def watched(*given, **named):
+        def watched(*given: Any, **named: Any) -> Any:
             began = time.perf_counter()
             try:
                 return original(*given, **named)
@@ -134,7 +149,7 @@ def shares(trainer, columns):
     return {part: round(100 * seconds / whole, 1) for part, seconds in spent.items()}
 
 
-def run_trl(folder, num_steps):
+def run_trl(folder: Path, num_steps: int) -> tuple[float, Parts]:
     """The same by TRL."""
     os.environ.update(HF_HUB_OFFLINE="1", TRL_EXPERIMENTAL_SILENCE="1")
     import torch
@@ -158,7 +173,7 @@ def run_trl(folder, num_steps):
     adam = torch.optim.AdamW(trainer.model.parameters(), lr=1e-5, fused=True)
     total = sum(map(len, batch["answers"]))
 
-    def step():
+    def step() -> None:
         adam.zero_grad()
         for start in range(0, size, MICRO_BATCH):
             answers = batch["answers"][start : start + MICRO_BATCH]
@@ -180,7 +195,7 @@ def run_trl(folder, num_steps):
     return timed(step, num_steps), {}
 
 
-def child(who, folder, num_steps):
+def child(who: str, folder: str, num_steps: int) -> None:
     """Run one side in this process and print what it took."""
     import torch
 
@@ -190,7 +205,7 @@ def child(who, folder, num_steps):
     print(json.dumps({"seconds": seconds, "megabytes": megabytes, "parts": parts}))
 
 
-def main():
+def main() -> None:
     """Alternate and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", nargs=2)
@@ -206,11 +221,11 @@ def main():
     print("| lengths | who | tokens/s | seconds a step | peak memory, MB | of a step, % |\n|---|---|---|---|---|---|")
     for kind, (low, high) in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
-            make_model(folder, arguments.hidden, arguments.layers)
+            make_model(Path(folder), arguments.hidden, arguments.layers)
             batch = make_batch(low, high, 0)
             (Path(folder) / "batch.json").write_text(json.dumps(batch))
             tokens = sum(map(len, batch["answers"]))
-            found = {who: [] for who in pythons}
+            found: dict[str, list[dict[str, Any]]] = {who: [] for who in pythons}
             for _ in range(arguments.repeats):
                 for who, python in pythons.items():
                     command = [python, __file__, "--child", who, folder, "--steps", str(arguments.steps)]

@@ -10,6 +10,7 @@ import resource
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
 
@@ -20,19 +21,22 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 GROUPS, SAMPLES, MAX_NEW_TOKENS = 16, 8, 8
+Rows = list[dict[str, Any]]
 
 
 class Stopwatch(TrainerCallback):
     """When each step ended."""
 
-    def __init__(self):
-        self.stamps = []
+    def __init__(self) -> None:
+        self.stamps: list[float] = []
 
-    def on_step_begin(self, args, state, control, **more):
+    def on_step_begin(self, args: object, state: object, control: object, **more: object) -> None:
+        """The first step begins."""
         if not self.stamps:
             self.stamps.append(time.perf_counter())
 
-    def on_step_end(self, args, state, control, **more):
+    def on_step_end(self, args: object, state: object, control: object, **more: object) -> None:
+        """A step ended."""
         self.stamps.append(time.perf_counter())
 
 
@@ -41,19 +45,19 @@ class CountingTrainer(GRPOTrainer):
 
     num_tokens = 0
 
-    def _generate_single_turn(self, *args, **more):
+    def _generate_single_turn(self, *args: Any, **more: Any) -> Any:
         generated = super()._generate_single_turn(*args, **more)
         self.num_tokens += sum(len(ids) for ids in generated[0])
         return generated
 
 
-def rows(path, count=None):
+def rows(path: Path, count: int | None = None) -> Rows:
     """Prompts and labels, repeated as often as needed."""
-    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
     return lines if count is None else [lines[place % len(lines)] for place in range(count)]
 
 
-def accuracy(model, tokenizer, heldout):
+def accuracy(model: Any, tokenizer: Any, heldout: Rows) -> float:
     """Share of greedy answers that equal the label."""
     model.eval()
     encoded = tokenizer([row["prompt"] for row in heldout], return_tensors="pt", padding=True, add_special_tokens=False)
@@ -64,12 +68,12 @@ def accuracy(model, tokenizer, heldout):
     return sum(text == row["label"] for text, row in zip(texts, heldout, strict=True)) / len(heldout)
 
 
-def reward(completions, label, **more):
+def reward(completions: list[str], label: list[str], **more: object) -> list[float]:
     """1 for the right answer."""
     return [float(completion == right) for completion, right in zip(completions, label, strict=True)]
 
 
-def trainer_config(arguments, out):
+def trainer_config(arguments: argparse.Namespace, out: str) -> GRPOConfig:
     """The preset's hyper-parameters in TRL's words."""
     return GRPOConfig(
         output_dir=out, use_cpu=True, bf16=False, per_device_train_batch_size=GROUPS * SAMPLES, gradient_accumulation_steps=1,
@@ -81,7 +85,7 @@ def trainer_config(arguments, out):
     )  # fmt: skip
 
 
-def main():
+def main() -> None:
     """Train, measure, print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--preset-dir", type=Path, required=True)

@@ -15,7 +15,7 @@ from miles.config.sources import COMMAND_FLAGS
 from miles_cli.app import app
 from miles_cli.beside_options import explained, nearest_key
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("place")]
+pytestmark = [pytest.mark.cli, pytest.mark.usefixtures("place")]
 ARGUMENTS = [(server, name) for server in SERVERS for name in argument_list(server).arguments]
 
 

@@ -10,7 +10,7 @@ from miles.config.sources import FlagValue
 from miles_cli.app import app
 from tests.cli.conftest import Typist
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 COMMANDS = ("train", "train-async")
 LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 WORDS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from miles.errors import EngineError, MachineError, MilesError
 from miles_cli.app import app
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from miles.config.registry import all_options, options_of
 from miles_cli.app import app
 from miles_cli.completion import VARIABLE
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 COMMANDS = ("train", "train-async")
 
 

@@ -13,7 +13,7 @@ from miles.config.records import RECORD_FILE
 from miles.config.registry import Option, all_options
 from miles_cli.app import app
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("place")]
+pytestmark = [pytest.mark.cli, pytest.mark.usefixtures("place")]
 
 
 def miles(*words: str, code: int = 0, env: dict[str, str] | None = None) -> Any:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from miles_cli.app import app
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ANSWERS = [
     ("config", "show", "train", "--config", "a.toml"),

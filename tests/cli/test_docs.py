@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from miles_cli.app import app
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)

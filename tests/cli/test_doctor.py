@@ -20,7 +20,7 @@ from miles_cli.doctor import is_fit
 from miles_cli.findings import GIB, Finding, Gpu
 from miles_cli.leftovers import leftover_folders, leftover_processes, size_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 SIZES = st.integers(0, 2**45)
 
 

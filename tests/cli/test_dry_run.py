@@ -18,7 +18,7 @@ from miles_cli import dry_run
 from miles_cli.app import app
 from tests.pretend import a_machine_with
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("place")]
+pytestmark = [pytest.mark.cli, pytest.mark.usefixtures("place")]
 WORDS = ("train", "--preset", "reverse", "--dry-run")
 
 

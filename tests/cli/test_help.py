@@ -11,7 +11,7 @@ from miles_cli.app import app
 from miles_cli.describe import spell, spell_bounds
 from miles_cli.help_screen import PANELS
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 COMMANDS = ("train", "train-async")
 
 

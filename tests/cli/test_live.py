@@ -17,7 +17,7 @@ from miles_cli.live import LiveReporter, PlainReporter, reporter_for
 from miles_cli.progress import BLOCKS, RunProgress, evals_in, sparkline
 from miles_cli.summary import next_lines, summary_lines
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 NUMBERS = st.lists(st.floats(-1e6, 1e6), max_size=80)
 
 

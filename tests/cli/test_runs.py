@@ -15,7 +15,7 @@ from miles.tracking.last_start import note_end, note_start
 from miles.tracking.run_folder import RunFolder, RunState, write_state
 from miles_cli.app import app
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 CONFIGURED = shlex.split("config show train-async --preset reverse --fully-async --num-rollout 3")
 
 

@@ -14,7 +14,7 @@ from miles_cli.problems import plain_problems, print_error
 from miles_cli.render import by_panel, is_default, plain_rows, print_rows
 from miles_cli.wording import duration, rough, shown_value
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 LETTERS = st.text("abcdefgh/_.:0123456789", min_size=1, max_size=150)
 FLAG = Origin(OriginKind.FLAG, "--lr")
 FILE = Origin(OriginKind.FILE, "run.toml:12", "train")

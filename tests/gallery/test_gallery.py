@@ -8,7 +8,7 @@ import pytest
 from tests.gallery.cases import CASES, Case
 from tests.gallery.page import PAGE, answers, entry, page, working_directory
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 ALL = [case for cases in CASES.values() for case in cases]
 
 

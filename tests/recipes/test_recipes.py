@@ -12,7 +12,7 @@ from miles.config.model_size import model_size
 from miles_cli.app import app
 from tests.recipes.page import MODELS, PAGES, RECIPES, ROOT, command_of, dry_run, model_of, page, script_of
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.cli
 
 
 def test_there_are_the_recipes() -> None:

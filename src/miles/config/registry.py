@@ -159,6 +159,7 @@ def find_option(spelling: str) -> Option | None:
     return option_table().get(option_name(spelling))
 
 
+@cache
 def nearest_option(spelling: str, command: str | None = None) -> Option | None:
     """The option whose name is most like the one written, rather of one command; None where none is near."""
     name = option_name(spelling)

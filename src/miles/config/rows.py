@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from miles.config.arithmetic import arithmetic_of, derived_facts
 from miles.config.derived import Derived
 from miles.config.layers import Chain
+from miles.config.options.base import OptionSet
 from miles.config.reading import shown, shown_given
 from miles.config.registry import REQUIRED, Option, option_table, options_of
 from miles.config.resolution import OriginOf, Row
@@ -31,21 +33,26 @@ def _is_listed(option: Option, view: View, chains: Mapping[str, Chain]) -> bool:
 
 
 def _row(option: Option, view: View, chains: Mapping[str, Chain], notes: Mapping[str, str]) -> Row:
-    chain = chains.get(option.name, ())
-    set_aside = option.name in notes
-    value = _text(option, view.values.get(option.name, chain[0].raw if chain else REQUIRED))
-    layers = tuple(OriginOf(given.origin, shown_given(option, given.raw, given.folder)) for given in chain)
-    default = () if option.required else (OriginOf(DEFAULT, _text(option, _default_of(option, view))),)
     note = notes.get(option.name, "")
     if not note and option.name in view and not counts(view, option.name):
         note = "no effect here"
-    kept = default if set_aside else (*layers, *default)
-    return Row(option.section, option.panel, option.name, value, kept, note=note)
+    plain = _default_row(option.name, view.variants[option.section], note)
+    chain = chains.get(option.name, ())
+    if not chain or option.name in notes:
+        return plain
+    value = _text(option, view.values.get(option.name, chain[0].raw))
+    layers = tuple(OriginOf(given.origin, shown_given(option, given.raw, given.folder)) for given in chain)
+    return replace(plain, value=value, chain=(*layers, *plain.chain))
 
 
-def _default_of(option: Option, view: View) -> Any:
-    info = view.variants[option.section].model_fields.get(option.name)
-    return option.default if info is None or option.meta.selector else info.default
+@cache
+def _default_row(name: str, option_set: type[OptionSet], note: str) -> Row:
+    """The row of an option that nobody set, or whose value was set aside."""
+    option, info = option_table()[name], option_set.model_fields.get(name)
+    value = REQUIRED if info is None else info.default
+    shown_default = option.default if info is None or option.meta.selector else info.default
+    chain = () if option.required else (OriginOf(DEFAULT, _text(option, shown_default)),)
+    return Row(option.section, option.panel, name, _text(option, value), chain, note=note)
 
 
 def _text(option: Option, value: Any) -> str:
