@@ -24,11 +24,11 @@ async def generate(engine: EngineApi, prompt: Prompt, sampling: SamplingParams, 
 
     async def ask(endpoint: OpenAiEndpoint) -> Answer:
         body = {"messages": [{"role": "user", "content": prompt.text}]} | endpoint.fields(rid, sampling)
-        async with aiohttp.ClientSession() as session:
-            async with session.post(f"{endpoint.base_url}/chat/completions", json=body) as reply:
-                if not reply.ok:
-                    raise EngineError(f"{endpoint.base_url} answered {reply.status}: {await reply.text()}")
-                (choice,) = (await reply.json())["choices"]
+        url = f"{endpoint.base_url}/chat/completions"
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as reply:
+            if not reply.ok:
+                raise EngineError(f"{endpoint.base_url} answered {reply.status}: {await reply.text()}")
+            (choice,) = (await reply.json())["choices"]
         if endpoint.prompt_ids(choice) != prompt.token_ids:  # training takes the prompt's own tokens
             raise EngineError(f"the chat template makes {choice['prompt_token_ids']} of prompt {prompt.index}, not its tokens")
         return endpoint.answer(rid, choice)
