@@ -129,7 +129,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(CheckpointError, match="could not be written.*Free disk space"):
+        with pytest.raises(CheckpointError, match="could not be written.*Free disk space \\([\\d,]+ MiB are free in "):
             save_checkpoint(built, folder, PRESET)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -65,8 +65,14 @@ def not_written(folder: Path, error: BaseException) -> CheckpointError:
     """What the user is told of a checkpoint that could not be written."""
     return CheckpointError(
         f"the checkpoint {folder} could not be written: {error}. Nothing that was there is lost. "
-        "Free disk space or give another folder with --save."
+        f"Free disk space ({free_space(folder)}) or give another folder with --save."
     )
+
+
+def free_space(folder: Path) -> str:
+    """How much room there is, in words; a torch error of a full disk does not say that it is one."""
+    place = next(parent for parent in folder.absolute().parents if parent.exists())
+    return f"{shutil.disk_usage(place).free / 2**20:,.0f} MiB are free in {place}"
 
 
 def write_hf(
