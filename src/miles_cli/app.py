@@ -4,6 +4,7 @@ miles train, miles train-async    parse ─► resolve ─► print ─► miles
 miles sft                         parse ─► resolve ─► print ─► miles.loops.sft
 miles config …                    parse ─► examine ─► print          config_app.py
 miles runs …                      read ─► print                      runs_app.py
+miles metrics …                   read ─► print                      metrics_app.py
 miles doctor                      look ─► judge ─► print
 miles export, replay              the work is in miles.loops.export_run and miles.policy.replay
 """
@@ -18,6 +19,7 @@ import typer
 
 from miles_cli.config_app import config_app
 from miles_cli.invocation import PlainCommand, RootGroup, SftCommand, TrainAsyncCommand, TrainCommand
+from miles_cli.metrics_app import metrics_app
 from miles_cli.runs_app import runs_app
 from miles_cli.simulate_app import add_simulate
 from miles_cli.source_options import AsJson, ConfigFiles, DryRun, GpuMemory, HelpAll, Preset, Run, failed_step_words, step_words
@@ -36,6 +38,7 @@ First try: miles sft --preset reverse-sft"""
 app = typer.Typer(name="miles", cls=RootGroup, help=HELP, add_completion=False, rich_markup_mode="rich")
 app.add_typer(config_app)
 app.add_typer(runs_app)
+app.add_typer(metrics_app)
 add_simulate(app)
 
 

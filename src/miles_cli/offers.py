@@ -26,6 +26,13 @@ def run_folders(incomplete: str) -> Iterator[Offer]:
         yield str(folder), ""
 
 
+def metric_names() -> Iterator[Offer]:
+    """The names of all metrics."""
+    from miles.tracking.metric_book import metric_book
+
+    yield from ((entry.name, entry.about) for entry in metric_book().values())
+
+
 def checkpoint_steps(run: str) -> Iterator[Offer]:
     """Rollouts after which a run has a whole checkpoint, the last first."""
     from miles.errors import CheckpointError

@@ -16,7 +16,7 @@ from miles.config.commands import COMMANDS, WITH_ROLLOUTS
 from miles.config.registry import Option, all_options
 from miles.config.schema import json_schema
 from miles.config.starter import SCHEMA_FILE
-from miles_cli import old_names_page
+from miles_cli import metrics_page, old_names_page
 from miles_cli.completion import VARIABLE
 from miles_cli.describe import conditions, spell_bounds, spell_defaults
 from miles_cli.help_screen import panel_order
@@ -103,6 +103,7 @@ def schema() -> str:
 PAGES: dict[Path, Callable[[], str]] = {
     PAGE: page,
     old_names_page.PAGE: old_names_page.page,
+    metrics_page.PAGE: metrics_page.page,
     Path("docs") / SCHEMA_FILE: schema,
     **{Path(f"docs/completion/miles.{shell}"): partial(script_of, shell, VARIABLE) for shell in SCRIPTS},
 }

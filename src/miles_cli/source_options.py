@@ -40,6 +40,13 @@ def run_words(incomplete: str) -> list[tuple[str, str]]:
     return list(run_folders(incomplete))
 
 
+def metric_words(incomplete: str) -> list[tuple[str, str]]:
+    """Every metric, for completion."""
+    from miles_cli.offers import metric_names
+
+    return list(metric_names())
+
+
 def step_words(ctx: typer.Context) -> list[tuple[str, str]]:
     """Checkpoints of the run that stands before the cursor, for completion."""
     from miles_cli.offers import checkpoint_steps

@@ -1,6 +1,8 @@
-"""What was typed, as the resolver would get it."""
+"""The command line in this process: what it prints, what was typed as the resolver would get it, and a run to speak of."""
 
+import json
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from miles.config.records import RECORD_FILE
 from miles.config.sources import FlagValue
+from miles.tracking.run_folder import RunFolder, RunState, write_state
+from miles_cli.app import app
 
+CONFIGURED = shlex.split("config show train-async --preset reverse --fully-async --num-rollout 3")
 Typist = Callable[[list[str]], Mapping[str, FlagValue]]
+
+
+def miles(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +44,6 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def typist(monkeypatch: pytest.MonkeyPatch) -> Typist:
     """Runs ``miles`` with the words; returns the flags that reach the resolver."""
     from miles_cli import training
-    from miles_cli.app import app
 
     seen: list[Any] = []
 
@@ -49,3 +60,17 @@ def typist(monkeypatch: pytest.MonkeyPatch) -> Typist:
         return seen[0]
 
     return type_words
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a run that was stopped after two rollouts of three."""
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(tmp_path / "runs" / "one", tmp_path / "runs" / "one" / "checkpoints")
+    folder.checkpoint_for(1).mkdir(parents=True)
+    write_state(folder.checkpoint_for(1), RunState(2, 2))
+    (folder.path / "config.toml").write_text(miles(*CONFIGURED, "--format", "toml"))
+    (folder.path / RECORD_FILE).write_text(miles(*CONFIGURED, "--format", "json"))
+    row = {"rollout_id": 1, "perf/step_time": 0.5, "rollout/raw_reward": 0.75, "eval/reverse": 0.5, "train/loss": None}
+    (folder.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path

@@ -8,38 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from miles.config.records import RECORD_FILE
 from miles.tracking.last_start import note_end, note_start
-from miles.tracking.run_folder import RunFolder, RunState, write_state
-from miles_cli.app import app
+from tests.cli.conftest import miles
 
 pytestmark = pytest.mark.cli
-CONFIGURED = shlex.split("config show train-async --preset reverse --fully-async --num-rollout 3")
 
 
-def miles(*words: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == code, result.output
-    return result.stdout if code == 0 else result.stderr
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a run that was stopped after two rollouts of three."""
-    monkeypatch.chdir(tmp_path)
-    folder = RunFolder(tmp_path / "runs" / "one", tmp_path / "runs" / "one" / "checkpoints")
-    folder.checkpoint_for(1).mkdir(parents=True)
-    write_state(folder.checkpoint_for(1), RunState(2, 2))
-    (folder.path / "config.toml").write_text(miles(*CONFIGURED, "--format", "toml"))
-    (folder.path / RECORD_FILE).write_text(miles(*CONFIGURED, "--format", "json"))
-    row = {"rollout_id": 1, "perf/step_time": 0.5, "rollout/raw_reward": 0.75, "eval/reverse": 0.5, "train/loss": None}
-    (folder.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    return tmp_path
-
-
-def test_the_list(place: Path) -> None:
+def test_the_list(home: Path) -> None:
     head, line = miles("runs", "list").splitlines()
     assert re.split(r" {2,}", head) == ["run", "state", "schedule", "rollouts", "reward", "evaluation", "written"]
     cells = re.split(r" {2,}", line)
@@ -49,17 +26,17 @@ def test_the_list(place: Path) -> None:
     assert "there is no such folder" in miles("runs", "list", "gone", code=2)
 
 
-def test_a_run_that_cannot_be_read_is_listed_with_the_reason(place: Path) -> None:
-    (place / "runs" / "one" / RECORD_FILE).write_text("{")
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(home: Path) -> None:
+    (home / "runs" / "one" / RECORD_FILE).write_text("{")
     assert "runs/one  unreadable  run folder = runs/one: has a config.json" in miles("runs", "list").splitlines()[1]
     (data,) = json.loads(miles("runs", "list", "--json"))
     assert (data["state"], "cannot be read" in data["why"]) == ("unreadable", True)
 
 
-def test_one_run(place: Path) -> None:
-    start = note_start(place / "runs" / "one")
+def test_one_run(home: Path) -> None:
+    start = note_start(home / "runs" / "one")
     assert miles("runs", "show", "runs/one").startswith(f"runs/one: running since {start.started}, process {start.pid} on ")
-    note_end(place / "runs" / "one", start, 1, "engine 0 died")
+    note_end(home / "runs" / "one", start, 1, "engine 0 died")
     lines = miles("runs", "show", "runs/one").splitlines()
     assert re.fullmatch(r"runs/one: failed \S+, exit code 1", lines[0])
     facts = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines[2 : lines.index("", 2)])
@@ -72,24 +49,24 @@ def test_one_run(place: Path) -> None:
     assert "there is no such folder" in miles("runs", "show", "runs/two", code=2)
 
 
-def test_the_command_that_goes_on_resolves_to_the_same_run(place: Path) -> None:
+def test_the_command_that_goes_on_resolves_to_the_same_run(home: Path) -> None:
     command = json.loads(miles("runs", "show", "runs/one", "--json"))["go_on"]["go on"]
     words = shlex.split(command)
     assert words == ["miles", "train-async", "--config", "runs/one/config.toml", "--run-dir", "runs/one"]
     assert "resumes after rollout 1" in miles(*words[1:], "--dry-run")
 
 
-def test_what_is_done_can_be_trained_further(place: Path) -> None:
+def test_what_is_done_can_be_trained_further(home: Path) -> None:
     row = {"rollout_id": 2, "perf/step_time": 0.5}
-    with (place / "runs" / "one" / "metrics.jsonl").open("a") as file:
+    with (home / "runs" / "one" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     lines = miles("runs", "show", "runs/one").splitlines()
     assert lines[0] == "runs/one: done"
     assert "miles train-async --config runs/one/config.toml --run-dir runs/one --num-rollout N" in lines
 
 
-def test_a_run_of_fine_tuning_counts_steps(place: Path) -> None:
-    folder = place / "runs" / "tuned"
+def test_a_run_of_fine_tuning_counts_steps(home: Path) -> None:
+    folder = home / "runs" / "tuned"
     folder.mkdir()
     words = shlex.split("config show sft --preset reverse-sft --train-iters 2 --lr-warmup-iters 0")
     (folder / "config.toml").write_text(miles(*words, "--format", "toml"))
@@ -101,7 +78,7 @@ def test_a_run_of_fine_tuning_counts_steps(place: Path) -> None:
     assert "miles sft --config runs/tuned/config.toml --run-dir runs/tuned --train-iters N" in lines
 
 
-def test_nothing_heavy_is_imported(place: Path) -> None:
+def test_nothing_heavy_is_imported(home: Path) -> None:
     code = """
 import sys
 from typer.testing import CliRunner
@@ -109,6 +86,6 @@ from miles_cli.app import app
 print(CliRunner().invoke(app, sys.argv[1:]).exit_code)
 print([name for name in ("torch", "ray", "transformers", "sglang") if name in sys.modules])
 """
-    for words in (("runs", "list"), ("runs", "show", "runs/one")):
+    for words in (("runs", "list"), ("runs", "show", "runs/one"), ("metrics", "explain", "ess", "runs/one")):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.split("\n") == ["0", "[]", ""]

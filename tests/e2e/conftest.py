@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from miles.tracking.metric_book import find_metric
+from miles.tracking.metrics_file import read_rows
 from miles.types import Metrics
 
 RUN_SECONDS = 240
@@ -80,9 +82,15 @@ def run_here(one_ray: None, tmp_path: Path) -> Callable[..., Collector]:
         resolution = resolve(command, Sources(flags=flags, preset="reverse", environ={}, cwd=tmp_path))
         collector = Collector()
         assert start_run(resolution, collector) == 0
+        assert unexplained(tmp_path / run_dir) == set()
         return collector
 
     return run
+
+
+def unexplained(run_dir: Path) -> set[str]:
+    """Numbers that the run wrote and ``miles metrics explain`` does not know."""
+    return {key for row in read_rows(run_dir / "metrics.jsonl") for key in row if find_metric(key) is None}
 
 
 class RunningMiles:
