@@ -38,7 +38,7 @@ def address(request: pytest.FixtureRequest, folders: dict[str, ModelFolders]) ->
 @pytest.fixture
 async def http(address: str) -> AsyncIterator[Http]:
     async with aiohttp.ClientSession() as session:
-        client = Http(address, session)
+        client = Http(address, session, afterwards_seconds=5.0 if address == EXTERNAL else 0.0)
         yield client
         await client.post("/continue_generation", {})
 

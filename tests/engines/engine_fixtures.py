@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -114,10 +115,14 @@ def options_for(folder: Path, **changes: Any) -> EmbeddedOptions:
 
 @dataclass
 class Http:
-    """Plain HTTP to one server."""
+    """Plain HTTP to one server.
+
+    afterwards_seconds: how long after its answer a request may still hold the cache.
+    """
 
     address: str
     session: aiohttp.ClientSession
+    afterwards_seconds: float = 0.0
 
     async def post(self, path: str, body: Any) -> tuple[int, Any]:
         """Status, and the body as JSON where it is JSON, else as text."""
@@ -147,6 +152,12 @@ class Http:
         status = 200
         while status == 200:
             status, _ = await self.post("/flush_cache", {})
+
+    async def flushed(self) -> None:
+        """The cache is flushed, after the last answer."""
+        deadline = time.monotonic() + self.afterwards_seconds
+        while (await self.post("/flush_cache", {}))[0] != 200:
+            assert time.monotonic() < deadline, "a request holds the cache after its answer"
 
     async def message(self, body: Any, path: str = "/generate") -> str:
         """The words of a request that must be refused."""

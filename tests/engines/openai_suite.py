@@ -3,6 +3,8 @@
 As ``conformance_suite``: the same tests against the embedded engine and a real sglang.
 """
 
+import asyncio
+from asyncio import CancelledError
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,35 @@ async def test_user_code_reaches_it_through_the_fleet(http: Http) -> None:
     await fleet.close()
     assert (answer.rid, len(answer.output_ids), answer.finish_reason) == ("mine", 7, "length")
     assert [span.end for span in answer.versions] == [7]
+
+
+@pytest.mark.parametrize(("ending", "outcome"), [("cancelled", CancelledError), ("aborted", Answer), ("failed", KeyError)])
+async def test_what_user_code_asked_for_ends_with_it(http: Http, ending: str, outcome: type) -> None:
+    """Also where its connection stays open, as with clients in threads of their own."""
+    fleet, fails = EngineFleet([EngineClient(http.address)]), asyncio.Event()
+    replies: list[asyncio.Task[Any]] = []
+
+    async def ask(endpoint: OpenAiEndpoint) -> Answer:
+        body = {"messages": MESSAGES} | endpoint.fields("left", SamplingParams(400, ignore_eos=True))
+        replies.append(asyncio.create_task(http.ok("/v1/chat/completions", body)))
+        if ending == "failed":
+            await fails.wait()
+            raise KeyError("mine")
+        return endpoint.answer("left", (await asyncio.shield(replies[0]))["choices"][0])
+
+    asking = asyncio.create_task(fleet.through_openai(ask))
+    await http.until_busy()
+    if ending == "cancelled":
+        asking.cancel()
+    elif ending == "aborted":
+        await fleet.abort(["left"])
+    fails.set()
+    (result,) = await asyncio.gather(asking, return_exceptions=True)
+    (choice,) = (await replies[0])["choices"]
+    await fleet.close()
+    assert isinstance(result, outcome)
+    assert choice["finish_reason"] == "abort"
+    assert len(choice["response_token_ids"]) < 400
 
 
 async def test_the_example_samples_through_it(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:

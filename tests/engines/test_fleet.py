@@ -53,7 +53,7 @@ class Engine(EngineClient):
     async def model_name(self) -> str:
         return "m"
 
-    async def alive(self, timeout_seconds: float) -> bool:
+    async def alive(self, timeout_seconds: float, *, is_updating: bool = False) -> bool:
         return not (self.breaks or self.hangs)
 
     async def close(self) -> None:
@@ -162,6 +162,32 @@ async def test_a_connection_that_breaks_alone_costs_no_engine() -> None:
     fleet = EngineFleet([engine], recovers=True)
     assert (await fleet.generate([request("x")]))[0].rid == "x"
     assert fleet.clients == (engine,)
+
+
+async def test_what_is_asked_again_has_a_name_of_its_own_by_which_it_can_be_ended() -> None:
+    class Forgetful(Engine):
+        """Does not notice that nobody waits any more, as SGLang for a while, and refuses two requests of one name."""
+
+        async def generate(self, requests: Any) -> list[Answer]:
+            names = [one.rid for one in requests]
+            if set(names) & set(self.told):
+                raise EngineError("Duplicate request ID detected")
+            self.told += names
+            if len(self.told) == len(names):
+                raise EngineUnreachableError("Server disconnected")
+            await self._gone.wait()
+            return [Answer(name, (), (), "abort", ()) for name in names]
+
+        async def abort(self, rids: Any) -> None:
+            assert set(rids) <= set(self.told[2:])
+            self._gone.set()
+
+    fleet = EngineFleet([Forgetful("a")], recovers=True)
+    waiting = asyncio.create_task(fleet.generate([request("x"), request("y")]))
+    while not waiting.done():
+        await asyncio.sleep(0)
+        await fleet.abort(["x"])
+    assert [answer.rid for answer in await waiting] == ["x", "y"]
 
 
 async def test_of_engines_that_nobody_restarts_a_lost_one_is_left_out_of_an_update() -> None:

@@ -50,7 +50,7 @@ class Router(RouterClient):
         await self.may_leave.wait()
         self.serving.remove(engine)
 
-    async def alive(self, timeout_seconds: float) -> bool:
+    async def alive(self, timeout_seconds: float, *, is_updating: bool = False) -> bool:
         return not self.is_gone
 
 
@@ -130,6 +130,35 @@ async def test_aborts_go_to_every_engine_and_so_does_leaving() -> None:
     assert sorted(aborted) == ["http://a x", "http://a y", "http://b x", "http://b y"]
 
 
+async def test_what_is_asked_again_has_a_name_of_its_own_by_which_it_can_be_ended() -> None:
+    names: list[str] = []
+    aborted: list[str] = []
+    second = asyncio.Event()
+
+    class Flaky(Router):
+        async def generate(self, asked: Any, version: int) -> Answer:
+            names.append(asked.rid)
+            if len(names) == 1:
+                raise EngineUnreachableError("Server disconnected")
+            second.set()
+            return await super().generate(asked, version)
+
+    class Ended(Engine):
+        async def abort(self, rids: Any) -> None:
+            aborted.extend(rids)
+            self.hangs = self.breaks = False
+            self._gone.set()
+
+    engine = Ended("a", hangs=True)
+    fleet = RoutedFleet([engine], recovers=True)
+    await fleet.admit_router(Flaky(engine))
+    waiting = asyncio.create_task(fleet.generate([request("x")]))
+    await second.wait()
+    await fleet.abort(["x"])
+    assert [answer.rid for answer in await waiting] == ["x"]
+    assert (names, aborted) == (["x", "x~1"], ["x~1"])
+
+
 async def test_an_engine_that_refuses_is_an_error_in_its_own_words() -> None:
     fleet, _ = await routed(Engine("a", refuses="generate"))
     with pytest.raises(EngineError, match="http://a refuses to generate"):
@@ -151,7 +180,7 @@ async def test_a_router_that_still_knows_a_lost_engine_is_not_asked_again_and_ag
 
 async def test_breaks_that_nothing_explains_are_an_error_in_the_end() -> None:
     class Broken(Engine):
-        async def alive(self, timeout_seconds: float) -> bool:
+        async def alive(self, timeout_seconds: float, *, is_updating: bool = False) -> bool:
             return True
 
     fleet, router = await routed(Broken("a", breaks=True))

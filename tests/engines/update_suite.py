@@ -117,6 +117,16 @@ async def test_an_engine_holds_what_was_published(fresh: Http, qwen3: ModelFolde
             await check.compare(2, engine)
 
 
+async def test_groups_end_with_their_run(fresh: Http, qwen3: ModelFolders, tmp_path: Path) -> None:
+    async with publishing("broadcast", fresh, Policy(qwen3.second), tmp_path) as publisher:
+        for version in (1, 2):  # a group for each: who has parted and publishes again meets the engine again
+            await publisher.publish(version)
+            assert await publisher.part() == []
+    for number in (0, 1):
+        group = {"group_name": f"miles-{tmp_path.name}-{number}"}
+        assert "does not exist" in await fresh.message(group, "/destroy_weights_update_group")
+
+
 async def test_buckets_are_refused_outside_a_session(fresh: Http) -> None:
     for path in ("/update_weights_from_tensor", "/update_weights_from_distributed"):
         body = {"serialized_named_tensors": ["eA=="]} if "tensor" in path else {"names": [], "dtypes": [], "shapes": []}

@@ -87,6 +87,8 @@ async def publishing(way: str, http: Http, policy: Policy, folder: Path, mode: A
     from miles.clock import WallClock
 
     async with EngineClient(http.address) as client:
-        yield Publisher(transport_of(way, policy, folder), Fleet(client), mode, 30.0, WallClock())
+        publisher = Publisher(transport_of(way, policy, folder), Fleet(client), mode, 30.0, WallClock())
+        yield publisher
+        assert await publisher.part() == []
         for group in list(policy.sender._groups):
             policy.sender.leave(group)

@@ -42,7 +42,8 @@ def address(qwen3: ModelFolders, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 async def http(address: str) -> AsyncIterator[Http]:
     async with aiohttp.ClientSession() as session:
-        client = Http(address, session)
+        # its scheduler lets go of a finished request when it makes up the next batch, after it has taken what came meanwhile
+        client = Http(address, session, afterwards_seconds=5.0)
         yield client
         await client.post("/continue_generation", {})
 

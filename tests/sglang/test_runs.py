@@ -80,6 +80,21 @@ def test_embedded_engines_lost_behind_the_router_cost_no_sample(start_miles: Sta
     loses_nothing(run, 300)
 
 
+def test_a_lost_router_costs_no_sample(start_miles: Start) -> None:
+    """It is killed, later it hangs; while there is none requests wait, so that the run cannot end before it stands again."""
+    run = start_miles(*LOSING, "--router-policy", "round_robin", "--num-rollout", "60")
+    run.wait_for_rows(5)
+    run.child("sglang::router").send_signal(signal.SIGKILL)
+    run.wait_for_words("the router serves again")
+    run.wait_for_rows(20)
+    run.child("sglang::router").send_signal(signal.SIGSTOP)
+    assert run.wait() == 0, run.output[-3000:]
+    assert [run.output.count(f"starting it again ({n} of 3)") for n in (1, 2)] == [1, 1]
+    assert run.output.count("the router serves again") == 2
+    assert "sglang's router ended with exit code" in run.output and "it gave no sign of life for 5 s" in run.output
+    loses_nothing(run, 60)
+
+
 def test_a_server_that_does_not_start_is_told_with_its_last_lines_and_nothing_is_left(start_miles: Start) -> None:
     run = start_miles("train", "--preset", "reverse", "--engine", "sglang", "--sglang", "quantization", "awq")
     remember_family_with(run, "sglang_server.guard")

@@ -116,6 +116,26 @@ async def test_a_group_lives_as_long_as_its_engine() -> None:
     assert source.story == ["leave miles-r-0", *(f"send {n} to miles-r-2+miles-r-1" for n in (0, 1))]
 
 
+async def test_engines_that_outlive_the_run_leave_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy(Engine):
+        async def steer(self, path: str, body: Any, *, repeatable: bool) -> Any:
+            await super().steer(path, body, repeatable=repeatable)
+            if "destroy" in path:
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr("miles.weights.broadcast.PART_SECONDS", 0.01)
+    fleet = EngineFleet([Engine("a"), Engine("b", refuses="destroy"), Busy("c"), Engine("gone")])
+    transport = broadcast(Source())
+    await transport.join(fleet)
+    await fleet.take_out(3, "gone")
+    refusal, silence = await transport.part(fleet)
+    assert "http://b did not leave the process group miles-r-1: http://b says no" in refusal
+    assert "http://c did not leave the process group miles-r-2 within 0.01 s" in silence
+    assert all(client.told[-1] == ("/destroy_weights_update_group", {"group_name": f"miles-r-{number}"})
+               for number, client in fleet.serving.items() if isinstance(client, Engine))  # fmt: skip
+    assert await transport.part(fleet) == []
+
+
 async def test_an_engine_that_does_not_receive_is_taken_out_and_the_others_go_on() -> None:
     source, engines = Source(), [Engine("a", refuses="from_distributed"), Engine("b")]
     fleet, transport = EngineFleet(engines, recovers=True), broadcast(source)

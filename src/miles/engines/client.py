@@ -13,6 +13,8 @@ from miles.engines.wire import Answer, GenerateRequest, PauseMode
 from miles.errors import EngineError
 
 ABORT_AFTER_CANCEL_SECONDS = 5.0
+SCHEDULES = "/server_info"  # which part of an engine answers what
+LISTENS = "/v1/models"
 
 
 class EngineClient:
@@ -152,9 +154,13 @@ class EngineClient:
         """Whether the engine answers and can sample."""
         return await self._answers("/health_generate", self._control_seconds)
 
-    async def alive(self, timeout_seconds: float) -> bool:
-        """Whether the engine's scheduler answers in time, paused or not; it need not be able to sample."""
-        return await self._answers("/server_info", timeout_seconds)
+    async def alive(self, timeout_seconds: float, *, is_updating: bool = False) -> bool:
+        """Whether the engine gives a sign of life in time, paused or not; it need not be able to sample.
+
+        The scheduler answers ``/server_info``, unless it loads weights, however long that takes. Then (``is_updating``) the
+        process that listens is asked alone.
+        """
+        return await self._answers(LISTENS if is_updating else SCHEDULES, timeout_seconds)
 
     async def _answers(self, path: str, seconds: float) -> bool:
         try:

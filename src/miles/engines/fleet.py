@@ -7,8 +7,9 @@ before it serves. ``routed_fleet`` puts sglang's router in front.
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from miles.engines.client import EngineClient
@@ -32,6 +33,14 @@ class Seat:
     number: int
     client: EngineClient
     num_in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a request: the engine of this number (a router's, where it chose), under this name."""
+
+    number: int
+    rid: str
 
 
 class EngineFleet:
@@ -60,7 +69,7 @@ class EngineFleet:
         self._serving = {number: Seat(number, client) for number, client in enumerate(clients, first_number)}
         self._line = Line(self._pick, self._tell_room)
         self._room_listeners: list[Callable[[], None]] = []
-        self._owner: dict[str, int] = {}
+        self._holders: dict[str, Holder] = {}
         self._losses: dict[int, asyncio.Future[str]] = {}
         self._load: Load | None = None
 
@@ -90,27 +99,40 @@ class EngineFleet:
             EngineError: the engine refused or failed; carries its own words. One that broke off is raised only when no other
                 is left and none comes back.
         """
-        return await self._at_an_engine(len(requests), lambda seat: self._generate_at(seat, requests))
+        attempts = itertools.count()
+        return await self._at_an_engine(len(requests), lambda seat: self._generate_at(seat, requests, next(attempts)))
 
     async def through_openai(self, ask: Callable[[OpenAiEndpoint], Awaitable[T]]) -> T:
         """What ``ask`` returns when it is given the OpenAI-style endpoint of the engine with the fewest samples in flight.
 
-        It counts as one sample there, and is called again with another engine's endpoint if this one is lost meanwhile.
+        It counts as one sample there, and is called again with another engine's endpoint if this one is lost meanwhile. When it
+        is cancelled or fails, its requests end at the engine.
         """
+        return await self._at_an_engine(1, lambda seat: self._ask_at(seat, ask))
 
-        async def ask_at(seat: Seat) -> T:
-            client = seat.client
-            endpoint = OpenAiEndpoint(client.address, await client.model_name(), client.published)
-            try:
-                return await ask(endpoint)
-            except EngineError:
-                raise
-            except Exception as error:
-                if await client.alive(PROBE_SECONDS):
-                    raise
+    async def _ask_at(self, seat: Seat, ask: Callable[[OpenAiEndpoint], Awaitable[T]]) -> T:
+        client = seat.client
+        rids: list[str] = []
+
+        def note(rid: str) -> None:
+            rids.append(rid)
+            self._holders[rid] = Holder(seat.number, rid)
+
+        endpoint = OpenAiEndpoint(client.address, await client.model_name(), client.published, note)
+        try:
+            return await ask(endpoint)
+        except asyncio.CancelledError:
+            await client.abort_in_time(rids)
+            raise
+        except EngineError:
+            raise
+        except Exception as error:
+            if not await self._alive(client):
                 raise EngineUnreachableError(f"{client.address} broke off: {error}") from error
-
-        return await self._at_an_engine(1, ask_at)
+            await client.abort_in_time(rids)
+            raise
+        finally:
+            self._forget(rids)
 
     async def _at_an_engine(self, size: int, work: Callable[[Seat], Awaitable[T]]) -> T:
         """Do the work at an engine that has room for it; at another one if it is lost."""
@@ -121,7 +143,7 @@ class EngineFleet:
                 return await work(seat)
             except EngineUnreachableError as error:
                 num_breaks += 1
-                if num_breaks < MOST_BREAKS and await seat.client.alive(PROBE_SECONDS):
+                if num_breaks < MOST_BREAKS and await self._alive(seat.client):
                     continue  # a connection broke, not the engine
                 if self._serving.get(seat.number) is seat:
                     await self.take_out(seat.number, str(error))
@@ -133,13 +155,23 @@ class EngineFleet:
         if not self._serving and not self._recovers:
             raise type(error)(f"{error} No other engine is left. {self._remedy}") from error
 
-    async def _generate_at(self, seat: Seat, requests: Sequence[GenerateRequest]) -> list[Answer]:
-        self._owner.update((request.rid, seat.number) for request in requests)
+    async def _alive(self, client: EngineClient) -> bool:
+        """Whether an engine gives a sign of life; while weights change it need only listen."""
+        return await client.alive(PROBE_SECONDS, is_updating=self.steering.locked())
+
+    async def _generate_at(self, seat: Seat, requests: Sequence[GenerateRequest], attempt: int) -> list[Answer]:
+        asked = [asked_again(request, attempt) for request in requests]
+        self._holders |= {first.rid: Holder(seat.number, again.rid) for first, again in zip(requests, asked, strict=True)}
         try:
-            return await seat.client.generate(requests)
+            answers = await seat.client.generate(asked)
         finally:
-            for request in requests:
-                self._owner.pop(request.rid, None)
+            self._forget([request.rid for request in requests])
+        renamed = zip(requests, answers, strict=True) if attempt else ()
+        return [replace(answer, rid=first.rid) for first, answer in renamed] or answers
+
+    def _forget(self, rids: Sequence[str]) -> None:
+        for rid in rids:
+            self._holders.pop(rid, None)
 
     def _pick(self, size: int) -> Seat | None:
         """The engine with the fewest samples in flight, if it has room for ``size`` more."""
@@ -155,9 +187,9 @@ class EngineFleet:
     async def abort(self, rids: Sequence[str]) -> None:
         """End requests now; their ``generate`` returns what was sampled. Unknown ids are ignored."""
         by_engine: dict[int, list[str]] = {}
-        for rid in rids:
-            if self._owner.get(rid) in self._serving:
-                by_engine.setdefault(self._owner[rid], []).append(rid)
+        for holder in (self._holders[rid] for rid in rids if rid in self._holders):
+            if holder.number in self._serving:
+                by_engine.setdefault(holder.number, []).append(holder.rid)
         await asyncio.gather(*(self._serving[number].client.abort(theirs) for number, theirs in by_engine.items()))
 
     async def abort_all(self) -> None:
@@ -257,3 +289,11 @@ class EngineFleet:
         for number, failure in failures.items():
             await self.take_out(number, str(failure))
         return [result for result in results if not isinstance(result, BaseException)]
+
+
+def asked_again(request: GenerateRequest, attempt: int) -> GenerateRequest:
+    """The request of attempt 0, 1, …; under a name of its own, since an engine refuses two of one name.
+
+    It may not have noticed yet that nobody waits for the first one any more: SGLang looks every few seconds.
+    """
+    return request if not attempt else replace(request, rid=f"{request.rid}~{attempt}")

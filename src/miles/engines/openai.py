@@ -9,9 +9,10 @@
 
 A text alone cannot be trained on: it may be cut into other tokens than those that were sampled. So SGLang's extensions
 ``return_token_ids`` and ``return_meta_info`` are asked for; both servers have them in ``/v1/chat/completions``.
+When ``ask`` is cancelled or fails, what it asked for ends at the engine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +28,13 @@ class OpenAiEndpoint:
     address: ``http://host:port`` of the engine.
     model: what the endpoint calls its model.
     version: of the weights that were published last.
+    asks: called with the name of every request that ``fields`` is made for, so that it can be ended at the engine.
     """
 
     address: str
     model: str
     version: int
+    asks: Callable[[str], None]
 
     @property
     def base_url(self) -> str:
@@ -41,8 +44,10 @@ class OpenAiEndpoint:
     def fields(self, rid: str, sampling: SamplingParams) -> dict[str, Any]:
         """What to add to the body of a chat completion, so that it is sampled as the run samples and ``answer`` can read it.
 
-        With the ``openai`` package: ``extra_body=endpoint.fields(rid, sampling)``.
+        With the ``openai`` package: ``extra_body=endpoint.fields(rid, sampling)``. For one answer: SGLang gives each of several
+        (``n``) a name of its own, under which nobody can end it.
         """
+        self.asks(rid)
         wire = sampling.to_wire()
         return {
             "model": self.model,

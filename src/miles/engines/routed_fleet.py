@@ -8,12 +8,12 @@ every engine is asked for a sign of life; those that give none are taken out, an
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from miles.engines.client import EngineClient
 from miles.engines.connection import BehindRouterError, EngineUnreachableError
-from miles.engines.fleet import MOST_BREAKS, PROBE_SECONDS, EngineFleet
+from miles.engines.fleet import MOST_BREAKS, PROBE_SECONDS, EngineFleet, Holder, asked_again
 from miles.engines.line import Line
 from miles.engines.router import RouterClient
 from miles.engines.wire import Answer, GenerateRequest
@@ -58,12 +58,12 @@ class RoutedFleet(EngineFleet):
         return await concurrently([self._through_router(request) for request in requests])
 
     async def _through_router(self, request: GenerateRequest) -> Answer:
-        num_breaks = 0
+        num_breaks = attempt = 0
         while True:
             place = await self._routed.enter(1)
             num_lost = self._num_lost
             try:
-                return await self._ask(place.router, request)
+                return await self._ask(place.router, request, attempt)
             except BehindRouterError as error:
                 await self._look_around()
                 await self._none_leaves.wait()  # until then the router may choose the lost engine again
@@ -77,13 +77,19 @@ class RoutedFleet(EngineFleet):
                     await self.take_out(ROUTER, str(error))
             finally:
                 self._routed.leave(place, 1)
+            attempt += 1
 
-    async def _ask(self, router: RouterClient, request: GenerateRequest) -> Answer:
+    async def _ask(self, router: RouterClient, request: GenerateRequest, attempt: int) -> Answer:
+        asked = asked_again(request, attempt)
+        self._holders[request.rid] = Holder(ROUTER, asked.rid)
         try:
-            return await router.generate(request, max((client.published for client in self.clients), default=0))
+            answer = await router.generate(asked, max((client.published for client in self.clients), default=0))
         except asyncio.CancelledError:
-            await asyncio.gather(*(client.abort_in_time([request.rid]) for client in self.clients))
+            await asyncio.gather(*(client.abort_in_time([asked.rid]) for client in self.clients))
             raise
+        finally:
+            self._forget([request.rid])
+        return replace(answer, rid=request.rid)
 
     async def _look_around(self) -> None:
         """Take out the engines that give no sign of life; who comes meanwhile waits for the same look."""
@@ -93,7 +99,7 @@ class RoutedFleet(EngineFleet):
 
     async def _take_out_silent(self) -> None:
         asked = dict(self._serving)
-        alive = await asyncio.gather(*(seat.client.alive(PROBE_SECONDS) for seat in asked.values()))
+        alive = await asyncio.gather(*(self._alive(seat.client) for seat in asked.values()))
         silent = [seat for seat, is_alive in zip(asked.values(), alive, strict=True) if not is_alive]
         for seat in silent:
             if self._serving.get(seat.number) is seat:
@@ -107,7 +113,8 @@ class RoutedFleet(EngineFleet):
 
     async def abort(self, rids: Sequence[str]) -> None:
         """End requests now; their ``generate`` returns what was sampled. Unknown ids are ignored."""
-        await self.on_all(lambda client: client.abort(rids))
+        names = [self._holders[rid].rid if rid in self._holders else rid for rid in rids]
+        await self.on_all(lambda client: client.abort(names))
 
     async def take_out(self, number: int, reason: str) -> None:
         """An engine or the router is lost. What an engine has under way breaks off when it ends or is killed."""

@@ -74,8 +74,8 @@ class RouterClient:
         listed: Workers = orjson.loads(await self._connection.send_repeatable("GET", "/workers", None, self._seconds))["workers"]
         return listed
 
-    async def alive(self, timeout_seconds: float) -> bool:
-        """Whether the router answers in time, with or without engines."""
+    async def alive(self, timeout_seconds: float, *, is_updating: bool = False) -> bool:
+        """Whether the router answers in time, with or without engines; updates of their weights do not go through it."""
         try:
             await self._connection.send("GET", "/liveness", None, timeout_seconds)
         except EngineError:

@@ -1,6 +1,8 @@
 """The publisher of a run, from its options: transport, check, and turns where engines and policy share devices."""
 
-import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from miles.clock import Clock
@@ -14,6 +16,20 @@ from miles.weights.disk import DiskTransport
 from miles.weights.publish import Publisher
 from miles.weights.tensor import TensorTransport
 from miles.weights.transport import Transport
+
+
+@asynccontextmanager
+async def publisher_of(
+    resolution: Resolution, running: Processes, folder: Path, mode: PauseMode, clock: Clock, say: Callable[[str], None]
+) -> AsyncIterator[Publisher]:
+    """What publishes this run's weights; servers of the user's, which go on, are left as they were found."""
+    publisher = make_publisher(resolution, running, folder, mode, clock)
+    try:
+        yield publisher
+    finally:
+        if resolution.config.engine.rollout_external_engine_addrs:
+            for note in await publisher.part():
+                say(note)
 
 
 def make_publisher(resolution: Resolution, running: Processes, folder: Path, mode: PauseMode, clock: Clock) -> Publisher:
@@ -36,7 +52,7 @@ def make_transport(resolution: Resolution, running: Processes, folder: Path) -> 
         return TensorTransport(source, size, ranks_per_engine, on_device=on_gpus and running.turns is not None)
     return BroadcastTransport(
         source, size, ranks_per_engine,
-        backend="nccl" if on_gpus else "gloo", host=node_address(), run=str(os.getpid()),
+        backend="nccl" if on_gpus else "gloo", host=node_address(), run=uuid.uuid4().hex[:8],
         timeout_seconds=STEERING_SHARE * options.update_weights_timeout_seconds,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from miles.loops.evaluation import EvaluationParts, bound_evaluator, evaluation_
 from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
 from miles.loops.processes import Processes, processes
-from miles.loops.publishing import make_publisher
+from miles.loops.publishing import publisher_of
 from miles.loops.records import CheckpointSaver, RunJournal
 from miles.loops.resume import Start, find_start, with_ledger
 from miles.loops.retention import RetainingSaver
@@ -37,6 +37,7 @@ from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder
 from miles.tracking.trace import Trace
 from miles.weights.folder import weights_folder
+from miles.weights.publish import Publisher
 
 RESCUE_SECONDS = 60.0
 
@@ -105,15 +106,16 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
         )  # fmt: skip
         try:
             with weights_folder() as weights:
-                await train(attempt, running, side, weights)
+                mode, note = pause_mode(attempt.resolution), reporter.note
+                async with publisher_of(attempt.resolution, running, weights, mode, attempt.clock, note) as publisher:
+                    await train(attempt, running, side, weights, publisher)
         finally:
             await side.close()
 
 
-async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights: Path) -> None:
+async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights: Path, publisher: Publisher) -> None:
     """The loop, watched; after a failure what is trained is saved."""
     resolution, state = attempt.resolution, attempt.start.state
-    publisher = make_publisher(resolution, running, weights, pause_mode(resolution), attempt.clock)
     begins_elsewhere = attempt.start.checkpoint is not None or resolution.config.model.load is not None
     if begins_elsewhere and running.turns is not None:
         await running.turns.give_to_policy("the policy's devices for what it begins with")

@@ -32,8 +32,8 @@ class Limits:
 class Answering(Protocol):
     """Speaks to a server."""
 
-    async def alive(self, timeout_seconds: float) -> bool:
-        """Whether it gives a sign of life in time."""
+    async def alive(self, timeout_seconds: float, *, is_updating: bool = False) -> bool:
+        """Whether it gives a sign of life in time, also while its weights change."""
         ...
 
 
@@ -112,13 +112,14 @@ class Supervisor:
         return reason
 
     async def _silent(self, client: Answering) -> str:
-        """Wait until the engine gives no sign of life; not asked while its weights change, which has limits of its own."""
+        """Wait until the engine gives no sign of life; while its weights change it need only listen."""
+        steering, seconds = self._fleet.steering, self._limits.timeout_seconds
         while True:
             await asyncio.sleep(self._limits.interval_seconds)
-            async with self._fleet.steering:
-                pass
-            if not await client.alive(self._limits.timeout_seconds):
-                return f"it gave no sign of life for {self._limits.timeout_seconds:g} s"
+            if not steering.locked() and await client.alive(seconds):
+                continue
+            if not steering.locked() or not await client.alive(seconds, is_updating=True):
+                return f"it gave no sign of life for {seconds:g} s"
 
 
 async def end(tasks: "list[asyncio.Task[Any]]") -> None:

@@ -9,10 +9,17 @@ from itertools import count
 from typing import Any
 
 from miles.engines.client import EngineClient
-from miles.engines.weight_calls import Landing, init_weights_update_group, update_weights_from_distributed
+from miles.engines.weight_calls import (
+    Landing,
+    destroy_weights_update_group,
+    init_weights_update_group,
+    update_weights_from_distributed,
+)
 from miles.errors import EngineError, PolicyError
 from miles.weights.buckets import Specs, WeightSource, num_bytes, send_buckets
 from miles.weights.transport import Engines
+
+PART_SECONDS = 5.0  # an engine that is still receiving does not answer
 
 
 class BroadcastTransport:
@@ -59,6 +66,12 @@ class BroadcastTransport:
         """Free what was staged before."""
         await self._source.keep_only(version)
 
+    async def part(self, engines: Engines) -> list[str]:
+        """Have engines leave the groups; the policy's ends go with its processes."""
+        groups = {client: self._groups.pop(client) for client in engines.serving.values() if client in self._groups}
+        results = await asyncio.gather(*(left(client, name) for client, name in groups.items()))
+        return [note for note in results if note]
+
     async def _join_all(self, engines: Engines) -> None:
         if any(client not in self._groups for client in engines.serving.values()):
             meeting = asyncio.Lock()  # rank 0 takes one call at a time
@@ -94,6 +107,18 @@ class BroadcastTransport:
         failed = {groups[client]: client for client in engines.serving.values() if groups.get(client) in sent.result()}
         for group, client in failed.items():
             raise EngineError(f"{client.address} did not take bucket {index}: {sent.result()[group]}")
+
+
+async def left(client: EngineClient, group: str) -> str:
+    """Have an engine leave a group; why it did not, a sentence."""
+    try:
+        async with asyncio.timeout(PART_SECONDS):
+            await destroy_weights_update_group(client, group)
+    except TimeoutError:
+        return f"{client.address} did not leave the process group {group} within {PART_SECONDS:g} s."
+    except EngineError as error:
+        return f"{client.address} did not leave the process group {group}: {error}"
+    return ""
 
 
 async def both(first: "asyncio.Future[Any]", second: "asyncio.Future[Any]") -> None:

@@ -43,5 +43,9 @@ class DiskTransport:
             if older != self._path(version):
                 shutil.rmtree(older)
 
+    async def part(self, engines: Engines) -> list[str]:
+        """Nothing: no engine holds on to the policy."""
+        return []
+
     def _path(self, version: int) -> Path:
         return self._folder / f"version-{version}"

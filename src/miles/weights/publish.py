@@ -128,6 +128,10 @@ class Publisher:
         times = {"perf/update_weights_time": now - self._began, "perf/engines_paused_time": now - stopped}
         return {**times, "perf/update_weights_bytes": float(self._num_bytes)}
 
+    async def part(self) -> list[str]:
+        """The run ends and its engines go on without it; what it could not take back, a sentence each."""
+        return await self._transport.part(self._engines)
+
     async def _update(self, version: int) -> None:
         """Retracted requests hold no cache, so it can be flushed; those paused in place keep theirs."""
         await self._transport.update(version, self._engines, flushes=self._mode != "in_place")

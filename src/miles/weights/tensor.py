@@ -50,6 +50,10 @@ class TensorTransport:
         """Free what was staged before."""
         await self._source.keep_only(version)
 
+    async def part(self, engines: Engines) -> list[str]:
+        """Nothing: no engine holds on to the policy."""
+        return []
+
     async def _handles(self, version: int, bucket: int, numbers: Sequence[int]) -> Mapping[int, Sequence[str]]:
         """For each engine one handle for each of its ranks."""
         size = self._ranks_per_engine

@@ -2,6 +2,7 @@
 
     stage   the policy gets ready; engines go on           join    connections, where any are needed; engines go on
     update  engines take the weights, paused               settle  what the version before left behind goes
+    part    engines that outlive the run are left as they were found
 
 ``update`` serves one engine as it serves all: that is how one that comes back gets the published weights.
 """
@@ -63,4 +64,8 @@ class Transport(Protocol):
 
     async def settle(self, version: int) -> None:
         """Every engine has ``version``: keep only what one that comes back will need."""
+        ...
+
+    async def part(self, engines: Engines) -> list[str]:
+        """The run ends and the engines go on: nothing of it stays with them. What was not possible, a sentence each."""
         ...
