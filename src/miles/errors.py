@@ -79,6 +79,10 @@ class NotFiniteError(PolicyError):
     """A reward, log-prob, loss or gradient is no number; the optimiser step was not taken."""
 
 
+class TrackerError(MilesError):
+    """TensorBoard, Weights & Biases or trackio could not start, or take a row."""
+
+
 class RewardError(MilesError):
     """A reward failed, took too long, or returned something that is no number."""
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_written(build):
         (lambda: train(optimizer=OptimizerOptions(min_lr=1, lr_decay_style="cosine")), "min_lr"),
         (lambda: train(optimizer=OptimizerOptions(micro_batch_size=1, max_tokens_per_gpu=1)), "micro_batch_size"),
         (lambda: train(evaluation=EvalOptions(eval_interval=3)), "eval_interval"),
-        (lambda: train(run=RunOptions(use_wandb=True)), "use_wandb"),
+        (lambda: train(run=RunOptions(wandb_mode="offline")), "wandb_mode"),
         (lambda: train(placement=Disaggregated(actor_num_gpus_per_replica=2)), "actor_num_gpus_per_replica"),
         (lambda: train_async(rollout=FullyAsync(async_max_concurrent_samples=3)), "async_max_concurrent_samples"),
     ],

@@ -20,6 +20,7 @@ from miles.config.rows import make_rows
 from miles.config.rules import fit
 from miles.config.sft import SFT, SFT_CHECKS, derive_sft, sft_checks_with
 from miles.config.sources import Sources
+from miles.config.tracker_checks import TRACKER_CHECKS
 from miles.errors import ConfigError, Problem
 
 
@@ -100,6 +101,8 @@ def _check(
     if not paths_too:
         return found, None
     run(FILE_CHECKS)
+    if sources.gpu_memory_gib is None:
+        run(TRACKER_CHECKS)
     view = merged.without({problem.option for problem in found}).view
     if "hf_checkpoint" not in view or "prompt_data" not in view:
         return found, None

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from miles.config.resolution import Resolution
@@ -16,6 +17,7 @@ from miles.tracking.last_start import note_end, note_start
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
 from miles.tracking.trace import Trace
+from miles.tracking.trackers import TrackedRun, Trackers, open_trackers
 
 
 @contextmanager
@@ -43,6 +45,19 @@ def tell_start(folder: RunFolder, resolution: Resolution[Any], start: Start, rep
     moved = record_start(folder, resolution, start)
     for line in resume_notes(start, moved):
         reporter.note(line)
+
+
+def trackers_of(resolution: Resolution[Any], folder: Path, start: Start, reporter: Reporter) -> Trackers:
+    """Where rows go besides metrics.jsonl.
+
+    Raises:
+        TrackerError: one of the places cannot be reached.
+    """
+    first_step = 0 if start.checkpoint is None else start.state.rollouts_done + 1
+    values = {row.option: row.value for row in resolution.rows}
+    if resolution.config.run.use_wandb and resolution.config.run.wandb_mode == "online":
+        reporter.stage("reaching Weights & Biases")
+    return open_trackers(TrackedRun(folder, resolution.config.run, first_step, values), reporter.note)
 
 
 def told_how_it_ends(

@@ -11,17 +11,19 @@ from miles.rollout.group_file import write_groups
 from miles.tracking.metrics_file import MetricsFile, evals_in
 from miles.tracking.reporter import Reporter
 from miles.tracking.run_folder import GROUPS_FILE, RunFolder, RunState, write_state
+from miles.tracking.trackers import Trackers
 from miles.types import Group, Metrics
 
 
 @dataclass(slots=True)
 class RunJournal:
-    """Writes each row to metrics.jsonl first, then tells the reporter; remembers the first and last evaluation.
+    """Writes each row to metrics.jsonl first, then tells trackers and reporter; remembers the first and last evaluation.
 
     evaluations: rows of evaluations by the weight version that was measured.
     """
 
     metrics: MetricsFile
+    trackers: Trackers
     reporter: Reporter
     total: int
     first_eval: Metrics = field(default_factory=dict)
@@ -31,6 +33,7 @@ class RunJournal:
     def write(self, row: Metrics, rollouts_done: int) -> None:
         """One line of metrics.jsonl."""
         self.metrics.write(row)
+        self.trackers.log(row)
         results = evals_in(row)
         self.first_eval = self.first_eval or results
         self.last_eval = results or self.last_eval

@@ -20,7 +20,7 @@ from miles.config.options.placement import Disaggregated
 from miles.config.options.reward import RewardOptions
 from miles.config.resolution import Resolution
 from miles.loops.data import load_tokenizer
-from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends
+from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends, trackers_of
 from miles.loops.examples import ExampleFormat, ExampleSource, read_examples
 from miles.loops.parts import Cadence, Saver, StopFlag
 from miles.loops.processes import policy_ranks
@@ -90,8 +90,9 @@ def start_sft(resolution: Resolution[SftConfig], reporter: Reporter) -> int:
     with held_folder(resolution) as folder:
         start = find_start(folder, resolution)
         tell_start(folder, resolution, start, reporter)
-        with MetricsFile(folder.path) as metrics:
-            journal, trace = RunJournal(metrics, reporter, derived.num_rollout), Trace(folder.path / "trace.json", clock)
+        with MetricsFile(folder.path) as metrics, trackers_of(resolution, folder.path, start, reporter) as trackers:
+            journal = RunJournal(metrics, trackers, reporter, derived.num_rollout)
+            trace = Trace(folder.path / "trace.json", clock)
             done = start.state.rollouts_done
             run = Supervised(
                 resolution,

@@ -1,11 +1,11 @@
 """The run folder, seeds and trackers."""
 
 from pathlib import Path
+from typing import Literal
 
 from miles.config.options.base import OptionSet, option
 
 PANEL = "Run"
-TRACKERS = "trackers other than metrics.jsonl"
 
 
 class RunOptions(OptionSet):
@@ -38,14 +38,37 @@ class RunOptions(OptionSet):
     )
     use_tensorboard: bool = option(
         False,
-        "Write TensorBoard files into the run folder.",
+        "Also write event files for TensorBoard into `tensorboard` of the run folder.",
         panel=PANEL,
         usual=False,
-        not_yet=TRACKERS,
         on_resume="safe",
     )
-    use_wandb: bool = option(False, "Log to Weights & Biases.", panel=PANEL, usual=False, not_yet=TRACKERS, on_resume="safe")
+    use_wandb: bool = option(False, "Also log to Weights & Biases.", panel=PANEL, usual=False, on_resume="safe")
     wandb_key: str | None = option(
-        None, "API key of Weights & Biases.", panel=PANEL, usual=False, secret=True, not_yet=TRACKERS, on_resume="safe"
+        None,
+        "API key of Weights & Biases; by default what `wandb login` or $WANDB_API_KEY says.",
+        panel=PANEL,
+        usual=False,
+        secret=True,
+        counts_when={"use_wandb": [True]},
+        on_resume="safe",
     )
-    use_trackio: bool = option(False, "Log to trackio.", panel=PANEL, usual=False, not_yet=TRACKERS, on_resume="safe")
+    wandb_mode: Literal["online", "offline"] = option(
+        "online",
+        "`offline` writes into the run folder alone; `wandb sync` sends it later.",
+        panel=PANEL,
+        usual=False,
+        counts_when={"use_wandb": [True]},
+        on_resume="safe",
+    )
+    use_trackio: bool = option(False, "Also log to trackio.", panel=PANEL, usual=False, on_resume="safe")
+    tracking_project: str = option(
+        "miles",
+        "Project of Weights & Biases and trackio; the run is called like its folder.",
+        panel=PANEL,
+        usual=False,
+        min_length=1,
+        counts_when={"use_wandb": [True], "use_trackio": [True]},
+        known_as=["wandb_project"],
+        on_resume="safe",
+    )

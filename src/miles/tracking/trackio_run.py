@@ -1,0 +1,32 @@
+"""trackio: one run in its local database for each run folder, also over several starts."""
+
+import trackio
+
+from miles.tracking.trackers import TrackedRun, failing_as
+from miles.types import Metrics
+
+
+class TrackioRun:
+    """Logs each row at the rollouts that were trained by then."""
+
+    name = "trackio"
+
+    def __init__(self, run: TrackedRun) -> None:
+        """Start a run, or go on with the one of the folder's name.
+
+        Raises:
+            TrackerError: its database cannot be written.
+        """
+        with failing_as(self.name, "start"):
+            project, values = run.options.tracking_project, dict(run.values)
+            self._run = trackio.init(project=project, name=run.folder.name, config=values, resume="allow", embed=False)
+
+    def log(self, row: Metrics, step: int) -> None:
+        """Hand the row to the library's own thread."""
+        with failing_as(self.name, "take a row"):
+            self._run.log(dict(row), step=step)
+
+    def close(self) -> None:
+        """Write what is pending."""
+        with failing_as(self.name, "write its last rows"):
+            self._run.finish()
