@@ -1,4 +1,8 @@
-"""trackio: one run in its local database for each run folder, also over several starts."""
+"""trackio: one run in its local database for each run folder, over all starts; what it prints is in ``<run>/trackio.log``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 
 import trackio
 
@@ -17,7 +21,8 @@ class TrackioRun:
         Raises:
             TrackerError: its database cannot be written.
         """
-        with failing_as(self.name, "start"):
+        self._log = run.folder / "trackio.log"
+        with failing_as(self.name, "start"), printing_to(self._log):
             project, values = run.options.tracking_project, dict(run.values)
             self._run = trackio.init(project=project, name=run.folder.name, config=values, resume="allow", embed=False)
 
@@ -28,5 +33,12 @@ class TrackioRun:
 
     def close(self) -> None:
         """Write what is pending."""
-        with failing_as(self.name, "write its last rows"):
+        with failing_as(self.name, "write its last rows"), printing_to(self._log):
             self._run.finish()
+
+
+@contextmanager
+def printing_to(file: Path) -> Iterator[None]:
+    """The library prints; the terminal shows the run."""
+    with file.open("a") as log, redirect_stdout(log):
+        yield
