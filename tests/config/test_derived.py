@@ -49,7 +49,7 @@ def test_rows_show_what_is_derived(bench, variant):
     rows = {row.option: row for row in resolution.rows}
     for name in Derived.__dataclass_fields__:
         shown = {"max_context_len": "rollout_max_context_len", "max_prompt_len": "rollout_max_prompt_len"}.get(name, name)
-        if shown == "num_eval_engines" or (shown == "update_weights_interval" and variant == "sync"):
+        if shown in ("num_eval_engines", "num_critic_ranks") or (shown == "update_weights_interval" and variant == "sync"):
             assert shown not in rows
             continue
         value = getattr(resolution.derived, name)

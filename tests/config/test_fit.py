@@ -75,7 +75,10 @@ def test_every_way_is_an_option_that_there_is():
 
 def test_every_part_has_a_way(planned):
     memory, _, _ = planned(use_kl_loss=True, advantage_estimator="ppo")
-    assert {*memory.policy, *memory.engine} <= WAYS.keys()
+    apart, fits, warnings = planned(advantage_estimator="ppo", critic_num_gpus_per_node="1")
+    assert {*memory.policy, *memory.engine, *apart.critic} <= WAYS.keys()
+    assert fits[0].needed == sum(apart.critic.values()) and fits[0].place == "each rank of the critic"
+    assert "--critic-num-gpus-per-node" in warnings[0] and "--actor-num-gpus-per-node" not in warnings[0]
 
 
 def test_a_larger_gpu_is_never_worse_and_exactly_enough_is_enough(planned):
@@ -89,12 +92,19 @@ def test_on_a_cpu_all_processes_share_the_machine(planned):
     assert fit.needed == 2 * sum(memory.policy.values()) + 3 * sum(memory.engine.values())
     assert fit.place == "2 trainer ranks and 3 engines"
     assert "--actor-num-gpus-per-node" not in warnings[0]
+    ppo = {"advantage_estimator": "ppo", "critic_num_gpus_per_node": "2"}
+    apart, (with_critic,), _ = planned(Machine(8 * GIB), device="cpu", actor_num_gpus_per_node="2", rollout_num_gpus="3", **ppo)
+    assert with_critic.needed == fit.needed + 2 * sum(apart.critic.values())
+    assert with_critic.place == "2 trainer ranks, 2 critic ranks and 3 engines"
 
 
 def test_masters_in_host_memory_are_held_against_it(planned):
     memory, fits, _ = planned(Machine(GIB, 140 * GIB, 8, "nvidia-smi"), optimizer_cpu_offload=True, actor_num_gpus_per_node="2")
     assert fits[-1].needed == 2 * sum(memory.host.values())
     assert not fits[-1].is_enough
+    ppo = {"advantage_estimator": "ppo", "critic_num_gpus_per_node": "3"}
+    memory, fits, _ = planned(Machine(GIB, 140 * GIB, 8, "nvidia-smi"), optimizer_cpu_offload=True, **ppo)
+    assert fits[-1].needed == sum(memory.host.values()) + 3 * sum(memory.critic_host.values())
 
 
 def test_too_few_gpus_are_told_unless_a_cluster_is_joined(bench):
@@ -105,6 +115,9 @@ def test_too_few_gpus_are_told_unless_a_cluster_is_joined(bench):
     assert shortage(alone, two).startswith("the run needs 4 GPU (this machine has 2). Lower ")
     assert shortage(joined, two) == shortage(alone, STATED) == shortage(alone, replace(two, num_gpus=4)) == ""
     assert shortage(bench.resolve("train", flags | {"device": "cpu"}), two) == ""
+    with a_machine_with(has_cuda=True, has_sglang=True):
+        apart = bench.resolve("train", flags | {"advantage_estimator": "ppo", "critic_num_gpus_per_node": "1"})
+    assert shortage(apart, replace(two, num_gpus=4)).startswith("the run needs 5 GPU (this machine has 4). Lower --critic-num-")
 
 
 def test_a_cluster_s_machines_are_not_known_unless_stated(planned):

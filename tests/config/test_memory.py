@@ -75,6 +75,10 @@ def test_weights_gradients_and_moments_by_the_rule(sized):
     assert "reference" not in memory.policy
     assert sized(use_kl_loss=True).policy["reference"] == 4 * parameters
     assert sized(advantage_estimator="ppo").policy["critic"] == 16 * parameters
+    apart = sized(advantage_estimator="ppo", critic_num_gpus_per_node="2")
+    assert apart.policy == memory.policy
+    assert apart.critic == {"value model": 8 * parameters, "value activations": memory.policy["activations"]}
+    assert "each rank of the critic: " in "\n".join(apart.lines()) and ", over 2 ranks" in apart.rules["value model"]
 
 
 def test_what_saves_memory_saves_it_and_half_the_tokens_need_half(sized):
@@ -92,6 +96,8 @@ def test_what_is_offloaded_is_counted_in_host_memory(sized, monkeypatch):
     assert offloaded.host == {part: plain.policy[part] for part in ("weights", "gradients", "optimiser")}
     assert plain.policy == offloaded.host | offloaded.policy
     assert "host memory for each trainer rank: " in "\n".join(offloaded.lines())
+    apart = sized(dtype="bfloat16", optimizer_cpu_offload=True, advantage_estimator="ppo", critic_num_gpus_per_node="1")
+    assert (apart.host, apart.critic_host) == (offloaded.host, {"value model": 16 * apart.parameters})
     assert plain.policy["activations"] == sized().policy["activations"] // 2
 
 

@@ -17,13 +17,18 @@ import torch
 import torch.distributed as dist
 
 from miles.policy.background_save import BackgroundSave
-from miles.policy.checkpoint import load_checkpoint
+from miles.policy.checkpoint import load_checkpoint, load_critic_state
+from miles.policy.critic import Critic, judged, load_critic
+from miles.policy.critic_save import BackgroundCriticSave, save_critic
+from miles.policy.estimate import AdvantageSpec
 from miles.policy.export import export_weights, untied_weights
+from miles.policy.known import column_of
 from miles.policy.process_group import join, leave
+from miles.policy.ranks import OneRank
 from miles.policy.sender import WeightSender
 from miles.policy.sharding import whole
 from miles.policy.trainer import Trainer
-from tests.policy.builders import PRESET, causal_lm, config, derived, policy_model, random_rollout, rollout, sample
+from tests.policy.builders import PRESET, batch_of, causal_lm, config, derived, policy_model, random_rollout, rollout, sample
 
 ROLLOUTS = [random_rollout(seed, num_groups=2, group_size=4, longest=6) for seed in (5, 6, 7)]
 LIVELY = {"lr_decay_style": "cosine", "lr_warmup_iters": 1, "weight_decay": 0.01, "lr": 1e-2}
@@ -129,6 +134,41 @@ def go_on(written_by: int) -> Job:
     return job
 
 
+def own_critic(ranks: Any) -> Critic:
+    """A critic on ranks of its own, on a tiny model."""
+    with mock.patch("miles.policy.value_model.read_causal_lm", return_value=causal_lm(seed=5).double()):
+        return load_critic(config(**(LIVELY | {"advantage_estimator": "ppo", "lambd": 0.9})), derived(8), ranks or OneRank())
+
+
+def learned(critic: Critic, made: Any) -> Any:
+    """Its report on a rollout, and the values before."""
+    batch = batch_of(made)
+    values = column_of(critic.values(batch))
+    _, targets = judged(batch, AdvantageSpec("ppo", False, False, 0.0, None, lambd=0.9), values, None)
+    return critic.train_on(batch, targets) | {"values": values.tolist()}
+
+
+def critic_begins(ranks: Any, folder: Path) -> Any:
+    """One rollout, then what it gives to a checkpoint, then another."""
+    critic = own_critic(ranks)
+    first = learned(critic, ROLLOUTS[0])
+    for name, save in (("now", save_critic), ("later", lambda *given: BackgroundCriticSave(*given).finish())):
+        save(critic, folder / f"{name}-{critic.ranks.size}/critic")
+    critic.ranks.wait()
+    return [first, learned(critic, ROLLOUTS[1])]
+
+
+def critic_goes_on(written_by: int, name: str) -> Job:
+    """Load what so many ranks gave and take the rest."""
+
+    def job(ranks: Any, folder: Path) -> Any:
+        critic = own_critic(ranks)
+        load_critic_state(critic, folder / f"{name}-{written_by}")
+        return [learned(critic, ROLLOUTS[1])]
+
+    return job
+
+
 SCENARIOS: list[tuple[str, int, int, Job]] = [
     ("gradients-1", 1, 1, gradients),
     ("gradients-2", 2, 2, gradients),
@@ -142,6 +182,10 @@ SCENARIOS: list[tuple[str, int, int, Job]] = [
     ("1-to-2", 2, 2, go_on(1)),
     ("2-to-1", 1, 1, go_on(2)),
     ("2-to-2", 2, 2, go_on(2)),
+    ("critic-1", 1, 1, critic_begins),
+    ("critic-2", 2, 2, critic_begins),
+    ("critic-1-to-2", 2, 2, critic_goes_on(1, "now")),
+    ("critic-2-to-1", 1, 1, critic_goes_on(2, "later")),
 ]
 
 

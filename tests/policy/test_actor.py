@@ -12,6 +12,7 @@ from ray.exceptions import ActorDiedError, RayTaskError, WorkerCrashedError
 from miles.errors import CheckpointError, PolicyError
 from miles.policy.actor import PolicyWorker
 from miles.policy.client import PolicyClient
+from miles.policy.rank_calls import RankCalls
 from tests.policy.builders import PRESET, config, derived, rollout, sample
 
 pytestmark = pytest.mark.unit
@@ -42,6 +43,9 @@ class Method:
     def remote(self, *arguments):
         return asyncio.ensure_future(self.run(arguments))
 
+    def options(self, **_):
+        return self
+
     async def run(self, arguments):
         try:
             return pickle.loads(pickle.dumps(self.call(*pickle.loads(pickle.dumps(arguments)))))
@@ -59,12 +63,17 @@ class Handle:
         return Method(getattr(self.target, name))
 
 
+def ranks_of(*handles, who="the policy"):
+    """Calls to these handles."""
+    return RankCalls(handles, who)
+
+
 def some_rollout():
     return rollout([[sample(0, i, (1, 5, 6), (7, 8 + i, 2), reward=float(i % 2)) for i in range(4)]])
 
 
 async def test_a_policy_trains_exports_saves_and_loads(worker, tmp_path):
-    client = PolicyClient([Handle(worker)])
+    client = PolicyClient(ranks_of(Handle(worker)))
     report = await client.train_on(some_rollout(), 0)
     assert report.num_optimizer_steps == 1
     assert report.metrics["train/grad_norm"] > 0
@@ -85,7 +94,7 @@ async def test_a_policy_trains_exports_saves_and_loads(worker, tmp_path):
 
 
 async def test_the_workers_own_errors_arrive_as_they_are(worker, tmp_path):
-    client = PolicyClient([Handle(worker)])
+    client = PolicyClient(ranks_of(Handle(worker)))
     with pytest.raises(CheckpointError, match="is no complete checkpoint"):
         await client.load(tmp_path / "gone")
     with pytest.raises(PolicyError, match="has 1 samples, but"):
@@ -107,7 +116,7 @@ class Broken:
 
 async def test_an_unexpected_error_names_what_was_done():
     with pytest.raises(PolicyError, match="failed while training on rollout 0: ZeroDivisionError"):
-        await PolicyClient([Handle(Broken())]).train_on(some_rollout(), 0)
+        await PolicyClient(ranks_of(Handle(Broken()))).train_on(some_rollout(), 0)
 
 
 class Dead(Handle):
@@ -129,7 +138,7 @@ class Dead(Handle):
 @pytest.mark.parametrize("failure", [ActorDiedError(), WorkerCrashedError()])
 async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path, monkeypatch, failure):
     monkeypatch.setattr(f"{__name__}.ActorDiedError", lambda: failure)
-    client = PolicyClient([Dead(None)])
+    client = PolicyClient(ranks_of(Dead(None)))
     with pytest.raises(PolicyError, match="(process ended|Ray failed) while saving .*kept") as caught:
         await client.save(tmp_path / "kept")
     assert caught.value.__cause__ is failure
@@ -138,19 +147,19 @@ async def test_a_dead_process_is_a_policy_error_with_its_cause(tmp_path, monkeyp
 
 
 async def test_the_watch_ends_with_the_first_process_that_ends(worker, monkeypatch):
-    monkeypatch.setattr("miles.policy.client.WATCH_SECONDS", 0.001)
-    monkeypatch.setattr("miles.policy.client.OWN_WORDS_SECONDS", 0.01)
-    watch = asyncio.create_task(PolicyClient([Handle(worker)]).watch())
+    monkeypatch.setattr("miles.policy.rank_calls.WATCH_SECONDS", 0.001)
+    monkeypatch.setattr("miles.policy.rank_calls.OWN_WORDS_SECONDS", 0.01)
+    watch = asyncio.create_task(ranks_of(Handle(worker)).watch())
     await asyncio.wait([watch], timeout=0.05)
     assert not watch.done()
     watch.cancel()
     with pytest.raises(PolicyError, match="rank 1 of the policy's process ended while the run went on"):
-        await asyncio.wait_for(PolicyClient([Handle(worker), Dead(None)]).watch(), 5)
+        await asyncio.wait_for(ranks_of(Handle(worker), Dead(None)).watch(), 5)
 
 
 async def test_a_model_that_cannot_be_loaded_is_said_by_info(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    client = PolicyClient([Handle(PolicyWorker(config(tmp_path), derived(4)))])
+    client = PolicyClient(ranks_of(Handle(PolicyWorker(config(tmp_path), derived(4)))))
     with pytest.raises(PolicyError, match="cannot be loaded"):
         await client.info()
     with pytest.raises(PolicyError, match="the policy has no model"):

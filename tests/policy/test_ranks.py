@@ -67,3 +67,12 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(found, before, after):
     whole, resumed = found["1-to-1"], found[f"{before}-to-{after}"]
     for one, other in zip(whole, resumed, strict=True):
         assert other == pytest.approx(one, rel=0 if before == after else 1e-6, abs=0 if before == after == 1 else 1e-8)
+
+
+def test_a_critic_on_ranks_of_its_own_learns_the_same_on_any_number_of_them(found):
+    whole = found["critic-1"]
+    for one, two in zip(whole, found["critic-2"], strict=True):
+        assert two == {name: pytest.approx(value, rel=1e-6, abs=1e-8) for name, value in one.items()}
+    for resumed in ("critic-1-to-2", "critic-2-to-1"):
+        (report,) = found[resumed]
+        assert report == {name: pytest.approx(value, rel=1e-6, abs=1e-8) for name, value in whole[1].items()}

@@ -18,7 +18,7 @@ from miles.policy.process_group import leave
 from miles.policy.replay import replay
 from miles_cli.app import app
 from tests.policy.builders import PRESET, batch_of, config, derived, rollout, sample
-from tests.policy.test_actor import Handle, process_settings  # noqa: F401
+from tests.policy.test_actor import Handle, process_settings, ranks_of  # noqa: F401
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +32,7 @@ def kept(tmp_path, request):
     groups = [[sample(g, i, (1, 5), (7, 8 + i), reward=reward) for i, reward in enumerate(row)] for g, row in enumerate(rewards)]
 
     async def run():
-        client = PolicyClient([Handle(worker)], FailureFolder(tmp_path, chosen, derived(4)))
+        client = PolicyClient(ranks_of(Handle(worker)), FailureFolder(tmp_path, chosen, derived(4)))
         await client.info()
         with pytest.raises(NotFiniteError) as caught:
             await client.train_on(rollout(groups, 12), 0)
@@ -58,7 +58,7 @@ def test_the_replay_names_the_samples(kept):
 
 async def test_a_reward_that_is_no_number_is_kept_and_named(tmp_path):
     chosen = config()
-    client = PolicyClient([Handle(PolicyWorker(chosen, derived(4)))], FailureFolder(tmp_path, chosen, derived(4)))
+    client = PolicyClient(ranks_of(Handle(PolicyWorker(chosen, derived(4)))), FailureFolder(tmp_path, chosen, derived(4)))
     groups = [[sample(g, i, (1, 5), (7, 8 + i), reward=[1.0, math.nan][g * i]) for i in range(2)] for g in range(2)]
     await client.info()
     try:

@@ -58,6 +58,7 @@ def derived_facts(view: View, derived: Derived) -> Iterator[Row]:
         ("num_optimizer_steps", derived.num_optimizer_steps, f"{trained} × num_steps_per_rollout = {steps}"),
         ("num_engines", derived.num_engines, engines),
         *([("num_eval_engines", derived.num_eval_engines, own)] if derived.num_eval_engines else []),
+        *([("num_critic_ranks", derived.num_critic_ranks, "critic_num_gpus_per_node")] if derived.num_critic_ranks else []),
         ("num_ranks", derived.num_ranks, f"actor_num_nodes × actor_num_gpus_per_node = {ranks}"),
     ]
     if "rollout_function_path" not in view:

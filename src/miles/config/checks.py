@@ -6,9 +6,9 @@ Each check names the options it reads and is skipped when one of them is unknown
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from miles.config.derived import batch_sizes
 from miles.config.effects import effect_problems
 from miles.config.options.base import OptionSet
+from miles.config.rank_checks import copies_in_whole, samples_for_critic, samples_for_ranks
 from miles.config.registry import option_table
 from miles.config.server_arguments import SERVERS, server_arguments
 from miles.config.view import View, view_of
@@ -155,25 +155,6 @@ def concurrency(view: View) -> Iterator[Problem]:
         yield view.problem("async_max_concurrent_samples", why, remedy)
 
 
-def ranks(view: View) -> Iterator[Problem]:
-    """Copies of the policy have their ranks in whole."""
-    num_ranks, replica = view["actor_num_nodes"] * view["actor_num_gpus_per_node"], view["actor_num_gpus_per_replica"]
-    if replica is not None and num_ranks % replica:
-        why = f"does not divide the policy's ranks, actor_num_nodes × actor_num_gpus_per_node = {num_ranks}"
-        remedy = f"Give --actor-num-gpus-per-replica a divisor of {num_ranks}, or leave it out for one copy over all ranks"
-        yield view.problem("actor_num_gpus_per_replica", why, remedy)
-
-
-def samples_for_ranks(view: View) -> Iterator[Problem]:
-    """Every rank has a sample to train on."""
-    num_ranks = view["actor_num_nodes"] * view["actor_num_gpus_per_node"]
-    samples, _ = batch_sizes(view.values)
-    if num_ranks > samples:
-        nodes = view.named("actor_num_nodes")
-        why = f"makes {num_ranks} ranks with {nodes}, but an optimiser step has {samples} samples"
-        yield view.problem("actor_num_gpus_per_node", why, f"Lower it to at most {samples} ranks, or raise the batch")
-
-
 def reference_of_adapters(view: View) -> Iterator[Problem]:
     """The reference of a policy with adapters is what stands beside them, and does not move."""
     if view["lora_rank"] is not None and view["ref_update_interval"] is not None:
@@ -305,9 +286,10 @@ CHECKS = (
     Check(clip_band, ("tis_clip", "tis_clip_low")),
     Check(learning_rates, ("lr", "min_lr", "lr_decay_style")),
     Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
-    Check(ranks, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
+    Check(copies_in_whole, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
     Check(reference_of_adapters, ("lora_rank", "ref_update_interval")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
+    Check(samples_for_critic, ("critic_num_gpus_per_node", "advantage_estimator", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),
     Check(
         shared_devices,

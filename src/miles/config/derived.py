@@ -37,6 +37,7 @@ class Derived:
     staleness_bound: in weight versions, by the schedule.
     router_policy: of the router before the engines; ``none`` where there is no router.
     num_eval_engines: engines for evaluation alone.
+    num_critic_ranks: a critic's own ranks; 0 where it is on the policy's, or there is none.
     micro_batch_size, max_tokens_per_gpu: exactly one of them is set.
     """
 
@@ -62,6 +63,7 @@ class Derived:
     eval_top_k: int
     eval_max_response_len: int
     num_eval_engines: int = 0
+    num_critic_ranks: int = 0
     micro_batch_size: int | None = None
     max_tokens_per_gpu: int | None = None
     router_policy: str = "none"
@@ -118,6 +120,16 @@ def count_rollouts(values: Mapping[str, Any], num_prompts: int) -> int:
 def critic_only_rollouts(values: Mapping[str, Any]) -> int:
     """Rollouts at the start on which the policy takes no step."""
     return int(values["num_critic_only_steps"]) if values["advantage_estimator"] == "ppo" else 0
+
+
+def critic_ranks(values: Mapping[str, Any]) -> int:
+    """Ranks that a critic has for itself."""
+    return int(values["critic_num_gpus_per_node"] or 0) if values["advantage_estimator"] == "ppo" else 0
+
+
+def shares_critic(config: AnyConfig, derived: Derived) -> bool:
+    """Whether a critic sits on the policy's ranks."""
+    return config.algorithm.advantage_estimator == "ppo" and not derived.num_critic_ranks
 
 
 def context_len(values: Mapping[str, Any], facts: Facts) -> int:
@@ -214,6 +226,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         eval_top_p=_or(values["eval_top_p"], values["rollout_top_p"]),
         eval_top_k=_or(values["eval_top_k"], values["rollout_top_k"]),
         eval_max_response_len=values["eval_max_response_len"] or values["rollout_max_response_len"],
+        num_critic_ranks=critic_ranks(values),
         num_eval_engines=values["eval_num_gpus"] // values["rollout_num_gpus_per_engine"],
         micro_batch_size=values["micro_batch_size"],
         max_tokens_per_gpu=tokens_per_forward(values, context),

@@ -15,14 +15,17 @@ from miles.config.registry import option_table
 from miles.config.resolution import Resolution
 
 TRAINED = ("weights", "gradients", "optimiser", "reference", "critic")  # stay between two steps
-MORE_RANKS = "actor_num_gpus_per_node"
+MORE_RANKS, MORE_OF_CRITIC = "actor_num_gpus_per_node", "critic_num_gpus_per_node"
+LESS_KEPT = ("gradient_checkpointing", "max_tokens_per_gpu", "dtype")
 WAYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TRAINED, (MORE_RANKS, "optimizer_cpu_offload")),
-    "activations": ("gradient_checkpointing", "max_tokens_per_gpu", "dtype"),
+    "value model": (MORE_OF_CRITIC, "optimizer_cpu_offload"),
+    **dict.fromkeys(("activations", "value activations"), LESS_KEPT),
     "logits": ("vocab_chunk_size", "max_tokens_per_gpu"),
     "engine weights": ("rollout_num_gpus_per_engine", "dtype"),
     "KV cache": ("engine_max_running_requests", "rollout_max_context_len"),
 }
+NOT_ON_A_CPU = (MORE_RANKS, MORE_OF_CRITIC, "optimizer_cpu_offload", "rollout_num_gpus_per_engine")
 NAMED_PARTS = 2  # the largest, whose options are named
 
 
@@ -84,9 +87,11 @@ def fits_of(memory: Memory, resolution: Resolution[Any], machine: Machine) -> tu
         return (_on_host(memory, resolution, machine),)
     found = list(_on_gpus(memory, resolution, machine)) if machine.gpu is not None else []
     if memory.host and machine.gpu_source != "--gpu-memory-gib":
-        ranks = resolution.config.placement.actor_num_gpus_per_node
+        ranks, own = resolution.config.placement.actor_num_gpus_per_node, resolution.derived.num_critic_ranks
         parts = {part: size * ranks for part, size in memory.host.items()}
-        found.append(Fit("the trainer ranks of a node", sum(parts.values()), machine.host, "its main memory", parts))
+        parts |= {part: size * own for part, size in memory.critic_host.items()}
+        place = "the ranks of policy and critic" if own else "the trainer ranks of a node"
+        found.append(Fit(place, sum(parts.values()), machine.host, "its main memory", parts))
     return tuple(found)
 
 
@@ -96,7 +101,8 @@ def shortage(resolution: Resolution[Any], machine: Machine) -> str:
     needed = _gpus_of_a_node(resolution)
     if not is_alone or machine.num_gpus is None or needed <= machine.num_gpus:
         return ""
-    ways = "Lower --actor-num-gpus-per-node or --rollout-num-gpus, or join a larger cluster with --ray-address"
+    more = "--critic-num-gpus-per-node, " if resolution.derived.num_critic_ranks else ""
+    ways = f"Lower {more}--actor-num-gpus-per-node or --rollout-num-gpus, or join a larger cluster with --ray-address"
     return f"the run needs {needed} GPU (this machine has {machine.num_gpus}). {ways}."
 
 
@@ -121,7 +127,7 @@ def ways_to_lower(parts: Mapping[str, int], resolution: Resolution[Any]) -> Iter
             continue
         if name == "dtype" and values[name] == "bfloat16":
             continue
-        if resolution.derived.device == "cpu" and name in (MORE_RANKS, "optimizer_cpu_offload", "rollout_num_gpus_per_engine"):
+        if resolution.derived.device == "cpu" and name in NOT_ON_A_CPU:
             continue
         if name == "engine_max_running_requests" and resolution.derived.engine != "embedded":
             continue
@@ -130,22 +136,26 @@ def ways_to_lower(parts: Mapping[str, int], resolution: Resolution[Any]) -> Iter
 
 def _on_host(memory: Memory, resolution: Resolution[Any], machine: Machine) -> Fit:
     """Ranks and engines are processes of one machine."""
-    ranks, engines = resolution.derived.num_ranks, resolution.derived.num_engines
+    derived = resolution.derived
+    ranks, critics, engines = derived.num_ranks, derived.num_critic_ranks, derived.num_engines
     parts = {part: size * ranks for part, size in (*memory.policy.items(), *memory.host.items())}
+    parts |= {part: size * critics for part, size in (*memory.critic.items(), *memory.critic_host.items())}
     parts |= {part: size * engines for part, size in memory.engine.items()}
-    return Fit(_processes(ranks, engines), sum(parts.values()), machine.host, "this machine", parts)
+    return Fit(_processes(ranks, critics, engines), sum(parts.values()), machine.host, "this machine", parts)
 
 
-def _processes(ranks: int, engines: int) -> str:
-    words = [f"{ranks} trainer rank{'s' if ranks > 1 else ''}"]
-    words += [f"{engines} engine{'s' if engines > 1 else ''}"] if engines else []
-    return " and ".join(words)
+def _processes(ranks: int, critics: int, engines: int) -> str:
+    counts = {"trainer rank": ranks, "critic rank": critics, "engine": engines}
+    *most, last = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _on_gpus(memory: Memory, resolution: Resolution[Any], machine: Machine) -> Iterator[Fit]:
     has = machine.gpu or 0
     device = f"a GPU ({machine.gpu_source})"
     placement = resolution.config.placement
+    if memory.critic:
+        yield Fit("each rank of the critic", sum(memory.critic.values()), has, device, memory.critic)
     if not isinstance(placement, Colocated):
         for place, parts in (("each trainer rank", memory.policy), ("each engine device", memory.engine)):
             if parts:
@@ -160,5 +170,6 @@ def _on_gpus(memory: Memory, resolution: Resolution[Any], machine: Machine) -> I
 
 def _gpus_of_a_node(resolution: Resolution[Any]) -> int:
     """GPUs that a run on this machine alone needs."""
-    placement = resolution.config.placement
-    return resolution.derived.num_ranks + (placement.rollout_num_gpus if isinstance(placement, Disaggregated) else 0)
+    placement, derived = resolution.config.placement, resolution.derived
+    engines = placement.rollout_num_gpus if isinstance(placement, Disaggregated) else 0
+    return derived.num_ranks + derived.num_critic_ranks + engines

@@ -1,10 +1,10 @@
 """How much memory a run needs on each device, by rules that the plan states; an estimate, made before anything is loaded."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from miles.config.derived import Derived
+from miles.config.derived import Derived, shares_critic
 from miles.config.facts import read_model_config
 from miles.config.model_size import ModelSize, model_size
 from miles.config.resolution import Resolution
@@ -23,7 +23,8 @@ class Memory:
     """Bytes by what takes them, and the rule for each.
 
     policy, engine: of one trainer rank, of one device of an engine that is started; empty where none is.
-    host: what of a trainer rank is in host memory instead.
+    critic: of one rank of a critic that has its own.
+    host, critic_host: what of a rank is in host memory instead.
     rules: the same keys.
     """
 
@@ -32,6 +33,8 @@ class Memory:
     engine: Mapping[str, int]
     host: Mapping[str, int]
     rules: Mapping[str, str]
+    critic: Mapping[str, int] = field(default_factory=dict)
+    critic_host: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
         """The estimate in words, every number with its rule."""
@@ -39,6 +42,8 @@ class Memory:
         places = (
             ("each trainer rank", self.policy),
             ("host memory for each trainer rank", self.host),
+            ("each rank of the critic", self.critic),
+            ("host memory for each rank of the critic", self.critic_host),
             ("each engine device", self.engine),
         )
         for name, parts in ((name, parts) for name, parts in places if parts):
@@ -72,9 +77,17 @@ def estimate(resolution: Resolution[Any]) -> Memory | None:
     host = trained if offloaded else {}
     if has_reference(resolution):
         (host if offloaded else policy)["reference"] = REFERENCE_BYTES * size.parameters // derived.num_ranks
-    if derived.schedule != "sft" and config.algorithm.advantage_estimator == "ppo":
-        (host if offloaded else policy)["critic"] = (2 * MASTER_BYTES + ADAM_BYTES) * size.parameters // derived.num_ranks
-    return Memory(size.parameters, policy, _engine(resolution, size, number), host, _rules(resolution, tokens))
+    whole = (2 * MASTER_BYTES + ADAM_BYTES) * size.parameters
+    if derived.schedule != "sft" and shares_critic(config, derived):
+        (host if offloaded else policy)["critic"] = whole // derived.num_ranks
+    critic: dict[str, int] = {}
+    critic_host: dict[str, int] = {}
+    if derived.num_critic_ranks:
+        (critic_host if offloaded else critic)["value model"] = whole // derived.num_critic_ranks
+        critic["value activations"] = policy["activations"]
+    return Memory(
+        size.parameters, policy, _engine(resolution, size, number), host, _rules(resolution, tokens), critic, critic_host
+    )
 
 
 def has_reference(resolution: Resolution[Any]) -> bool:
@@ -109,16 +122,25 @@ def _rules(resolution: Resolution[Any], tokens: int) -> dict[str, str]:
     split = f", over {derived.num_ranks} ranks" if derived.num_ranks > 1 else ""
     kept = "inputs of all layers and one layer in full" if model.gradient_checkpointing else "all layers"
     chunk = resolution.config.optimizer.vocab_chunk_size
+    activations = f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores"
     return {
         "weights": f"4 bytes each{split}",
         "gradients": f"4 bytes each{trained}{split}",
         "optimiser": f"AdamW, 8 bytes each{trained}{split}",
-        "activations": f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores",
+        "activations": activations,
         "logits": f"{tokens} tokens × {chunk or 'vocabulary'} × 8 bytes, if every token is trained",
         "reference": f"4 bytes each{split}",
         "critic": f"weights, gradients and AdamW of a model of this size, 16 bytes each{split}",
+        **(_critic_rules(derived, activations) if derived.num_critic_ranks else {}),
         **(_engine_rules(resolution) if derived.num_engines else {}),
     }
+
+
+def _critic_rules(derived: Derived, activations: str) -> dict[str, str]:
+    """Of a critic on ranks of its own."""
+    split = f", over {derived.num_critic_ranks} ranks" if derived.num_critic_ranks > 1 else ""
+    whole = f"weights, gradients and AdamW of a model of this size, 16 bytes each{split}"
+    return {"value model": whole, "value activations": activations}
 
 
 def _engine_rules(resolution: Resolution) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Section:
 class Plan:
     """What a run would do.
 
-    seats: every trainer rank, then every engine that is started.
+    seats: every trainer rank, then a critic's own, then every engine that is started.
     external_engines: addresses of servers that are used instead.
     router: the policy of the router before the engines; ``none`` without one.
     work, points: ``amounts`` in words.
@@ -150,6 +150,8 @@ def _schedule(resolution: Resolution) -> Iterator[str]:
     yield f"weights are published {published}, {WAYS[derived.update_weight_transfer_mode]}"
     if isinstance(resolution.config.placement, Colocated):
         yield "policy and engines share their devices: engines are paused and give their memory back while the policy trains"
+    if derived.num_critic_ranks:
+        yield "the critic has ranks of its own: policy and critic take their steps at the same time"
     if derived.num_steps_per_rollout > 1:
         steps = derived.num_steps_per_rollout
         yield f"{steps} optimiser steps on each rollout: the last one is {steps - 1} updates away from the first"

@@ -1,7 +1,7 @@
 """Which trainer rank and which engine sits on which node and device, as far as that is known before Ray is asked.
 
-Ranks fill the nodes of the policy; engines take the devices that are left on them, then further nodes. Ray packs in the
-same order but may pick other nodes of a cluster with several.
+Ranks fill the nodes of the policy; a critic's own ranks, then engines take the devices that are left on them, then further
+nodes. Ray packs in the same order but may pick other nodes of a cluster with several.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ CELLS_OF_A_LINE = 4
 class Seat:
     """One process of the run.
 
-    name: ``rank 0``, ``engine 1``.
+    name: ``rank 0``, ``critic 0``, ``engine 1``.
     node: from 0, in the order of placement.
     devices: GPUs of the node; none for a process on a CPU.
     engine: what kind of engine it is; empty for a rank.
@@ -38,12 +38,12 @@ class Seat:
 
 
 def seats_of(resolution: Resolution) -> tuple[Seat, ...]:
-    """Every trainer rank, then every engine, then those for evaluation alone."""
+    """Every trainer rank, then a critic's own, then every engine, then those for evaluation alone."""
     derived, placement = resolution.derived, resolution.config.placement
     if derived.device == "cpu":
-        ranks = [Seat(f"rank {rank}", 0, ()) for rank in range(derived.num_ranks)]
+        ranks = [Seat(name, 0, ()) for name in (*_names("rank", derived.num_ranks), *_names("critic", derived.num_critic_ranks))]
         return (*ranks, *(Seat(name, 0, (), derived.engine) for name in engine_names(derived)))
-    return (*_ranks(placement), *_engines(placement, derived))
+    return (*_ranks(placement), *_beyond(placement, derived))
 
 
 def map_lines(seats: Sequence[Seat]) -> Iterator[str]:
@@ -73,21 +73,37 @@ def _ranks(placement: Disaggregated | Colocated) -> Iterator[Seat]:
         yield Seat(f"rank {rank}", rank // size, (rank % size,))
 
 
-def _engines(placement: Disaggregated | Colocated, derived: Derived) -> Iterator[Seat]:
-    of_node = placement.actor_num_gpus_per_node
+def _beyond(placement: Disaggregated | Colocated, derived: Derived) -> Iterator[Seat]:
+    """Who sits beside the policy: the critic's own ranks on the next devices, then engines, unless they share the policy's."""
+    place = Places(placement)
+    for name in _names("critic", derived.num_critic_ranks):
+        yield Seat(name, *place.take(1))
     size = placement.rollout_num_gpus_per_engine
-    if isinstance(placement, Colocated):
-        for number in range(derived.num_engines):
-            node, first = divmod(number * size, of_node)
-            yield Seat(f"engine {number}", node, tuple(range(first, first + size)), derived.engine)
+    if not isinstance(placement, Colocated):
+        yield from (Seat(name, *place.take(size), derived.engine) for name in engine_names(derived))
         return
-    room = max(GPUS_OF_A_NODE, of_node)
-    node, first = (placement.actor_num_nodes - 1, of_node)
-    for name in engine_names(derived):
-        if first + size > room and first > 0:
-            node, first = node + 1, 0
-        yield Seat(name, node, tuple(range(first, first + size)), derived.engine)
-        first += size
+    for number in range(derived.num_engines):
+        node, first = divmod(number * size, placement.actor_num_gpus_per_node)
+        yield Seat(f"engine {number}", node, tuple(range(first, first + size)), derived.engine)
+
+
+class Places:
+    """The devices after the policy's, in order."""
+
+    def __init__(self, placement: Disaggregated | Colocated) -> None:
+        self._room = max(GPUS_OF_A_NODE, placement.actor_num_gpus_per_node)
+        self._node, self._first = placement.actor_num_nodes - 1, placement.actor_num_gpus_per_node
+
+    def take(self, size: int) -> tuple[int, tuple[int, ...]]:
+        """Node and devices of the next process, which spans no two nodes unless it is larger than one."""
+        if self._first + size > self._room and self._first > 0:
+            self._node, self._first = self._node + 1, 0
+        first, self._first = self._first, self._first + size
+        return self._node, tuple(range(first, first + size))
+
+
+def _names(kind: str, count: int) -> list[str]:
+    return [f"{kind} {number}" for number in range(count)]
 
 
 def engine_names(derived: Derived) -> list[str]:

@@ -96,7 +96,7 @@ class EngineStarter:
 
     def _actor(self, number: int, log: Path) -> Any:
         config, derived = self._config, self._derived
-        seat = self._cluster.options(derived.num_ranks + number)
+        seat = self._cluster.options("engine", number)
         if derived.engine == "sglang":
             host = LOOPBACK if self._cluster.started_here else None
             size = config.placement.rollout_num_gpus_per_engine

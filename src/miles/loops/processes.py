@@ -57,15 +57,16 @@ async def processes(
 
 @asynccontextmanager
 async def policy_ranks(config: AnyConfig, derived: Derived, cluster: Cluster, logs: Path) -> AsyncIterator[PolicyClient]:
-    """The policy's processes, begun to start; none is left when the context ends."""
-    seats = [cluster.options(rank) for rank in range(derived.num_ranks)]
-    policy = start_policy(config, derived, seats, logs.parent / "failed")
+    """The processes of policy and critic, begun to start; none is left when the context ends."""
+    seats = [cluster.options("rank", rank) for rank in range(derived.num_ranks)]
+    critic_seats = [cluster.options("critic", rank) for rank in range(derived.num_critic_ranks)]
+    policy = start_policy(config, derived, seats, logs.parent / "failed", critic_seats)
     try:
-        for rank, actor in enumerate(policy.actors):
-            log_output(actor, logs / f"rank-{rank}.log")
+        for name, actor in policy.processes.items():
+            log_output(actor, logs / f"{name}.log")
         yield policy
     finally:
-        for actor in policy.actors:
+        for actor in policy.processes.values():
             ray.kill(actor)
 
 
@@ -92,7 +93,7 @@ async def beside_engines(
             limits = limits_of(config.engine)
             supervisor = Supervisor(fleet, starter, limits, say)
             deaths += [asyncio.create_task(supervisor.keep(engine.number, engine), name=f"keep {engine}") for engine in engines]
-            deaths.append(asyncio.create_task(policy.watch(), name="watch the policy"))
+            deaths += [asyncio.create_task(group.watch(), name=f"watch {group.who}") for group in policy.groups]
             others += [asyncio.create_task(tell_loss(fleet, number, say)) for number in range(len(fleet.clients)) if not engines]
             eval_fleet = kept_fleet(eval_engines, starter, config.engine, say, deaths) if eval_engines else None
             if router is not None:

@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from miles.errors import MachineError
-from miles.placement.map import Seat, total_resources
+from miles.placement.map import Role, Seat, total_resources
 
 READY_SECONDS = 120.0
 
@@ -30,8 +30,9 @@ class Cluster:
     seats: list[Seat]
     started_here: bool
 
-    def options(self, index: int) -> dict[str, Any]:
-        """``.options(**…)`` of the actor that takes seat ``index``."""
+    def options(self, role: Role, number: int) -> dict[str, Any]:
+        """``.options(**…)`` of the actor that takes a seat."""
+        index = next(index for index, seat in enumerate(self.seats) if (seat.role, seat.number) == (role, number))
         resources = self.seats[index].resources
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=self.group, placement_group_bundle_index=index, placement_group_capture_child_tasks=False
@@ -110,8 +111,9 @@ def refuse_too_small(wanted: list[Seat]) -> None:
     short = [name for name, amount in needs.items() if has.get(name, 0.0) < amount]
     if short:
         lacks = ", ".join(f"{needs[name]:g} {name} (has {has.get(name, 0.0):g})" for name in short)
+        more = "--critic-num-gpus-per-node, " if any(seat.role == "critic" for seat in wanted) else ""
         raise MachineError(
-            f"the run needs {lacks}. Lower --actor-num-gpus-per-node or --rollout-num-gpus, or use a larger cluster."
+            f"the run needs {lacks}. Lower {more}--actor-num-gpus-per-node or --rollout-num-gpus, or use a larger cluster."
         )
 
 

@@ -8,38 +8,34 @@ from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
 from miles.errors import PolicyError
 from miles.policy.batch import TrainBatch
+from miles.policy.known import Known
+from miles.policy.rank_worker import RankWorker
 from miles.types import Metrics, StepReport
 
 if TYPE_CHECKING:
     from miles.policy.background_save import BackgroundSave
-    from miles.policy.ranks import Ranks
     from miles.policy.sender import WeightSender
     from miles.policy.trainer import Trainer
 
 
-class PolicyWorker:
-    """What runs in the actor: one trainer rank, which takes one call at a time.
-
-    The model is loaded by ``start`` and not when the actor is made: Ray keeps only the text of what a constructor raises.
-    With several ranks each call goes to all of them, because they meet inside it.
-    """
+class PolicyWorker(RankWorker):
+    """What runs in the actor: one trainer rank."""
 
     def __init__(self, config: AnyConfig, derived: Derived, index: int = 0) -> None:
-        self._config, self._derived, self._index = config, derived, index
+        super().__init__(config, derived, index)
         self._started: Trainer | None = None
         self._sender: WeightSender | None = None
-        self._store: Any = None
         self._saving: BackgroundSave | None = None
 
-    def listen(self) -> str:
-        """On rank 0: wait for the others at the address returned, ``host:port``."""
-        from ray.util import get_node_ip_address
+    @property
+    def num_ranks(self) -> int:
+        """Trainer ranks."""
+        return self._derived.num_ranks
 
-        from miles.policy.process_group import listen
-
-        host = get_node_ip_address()
-        self._store = listen(host, self._derived.num_ranks)
-        return f"{host}:{self._store.port}"
+    @property
+    def num_ranks_per_replica(self) -> int:
+        """As the options have it, or all."""
+        return self._config.placement.actor_num_gpus_per_replica or self.num_ranks
 
     def start(self, address: str = "") -> None:
         """Prepare the process, meet the other ranks at rank 0's address, and load the model.
@@ -47,22 +43,10 @@ class PolicyWorker:
         Raises:
             PolicyError: as ``Trainer``.
         """
-        run = self._config.run
-        prepare_process(self._derived.device, seed=run.seed, deterministic=run.deterministic)
+        ranks = self._ready(address)
         from miles.policy.trainer import Trainer
 
-        self._started = Trainer(self._config, self._derived, self._meet(address))
-
-    def _meet(self, address: str) -> "Ranks | None":
-        """The group of all ranks; None where this is the only one and needs none."""
-        from miles.policy.process_group import connect, group_of_one, join
-
-        num_ranks = self._derived.num_ranks
-        if num_ranks == 1:
-            return group_of_one(self._config, self._derived.device)
-        store = self._store or connect(address, num_ranks)
-        replica = self._config.placement.actor_num_gpus_per_replica or num_ranks
-        return join(store, self._index, num_ranks, replica, self._derived.device)
+        self._started = Trainer(self._config, self._derived, ranks)
 
     @property
     def _trainer(self) -> "Trainer":
@@ -70,9 +54,14 @@ class PolicyWorker:
             raise PolicyError("the policy has no model; it did not start. The first error of the run says why.")
         return self._started
 
-    def train_on(self, batch: TrainBatch) -> StepReport:
+    def known(self, batch: TrainBatch) -> Known | None:
+        """As ``Trainer.known``; told by rank 0 alone."""
+        known = self._trainer.known(batch)
+        return known if self._index == 0 else None
+
+    def train_on(self, batch: TrainBatch, known: Known | None = None) -> StepReport:
         """As ``Trainer.train_on_batch``."""
-        return self._trainer.train_on_batch(batch)
+        return self._trainer.train_on_batch(batch, known)
 
     def mean_loss(self, batch: TrainBatch) -> float:
         """As ``Trainer.mean_loss``."""
@@ -102,11 +91,11 @@ class PolicyWorker:
         if self._derived.device != "cpu":
             move_trainer(self._trainer, self._derived.device if where == "onload" else "cpu")
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, critic_part: Path | None = None) -> None:
         """As ``save_checkpoint``."""
         from miles.policy.checkpoint import save_checkpoint
 
-        save_checkpoint(self._trainer, folder, self._config.model.hf_checkpoint)
+        save_checkpoint(self._trainer, folder, self._config.model.hf_checkpoint, critic_part)
 
     def begin_save(self, folder: Path) -> None:
         """As ``BackgroundSave``; the one before must be finished."""
@@ -114,20 +103,17 @@ class PolicyWorker:
 
         self._saving = BackgroundSave(self._trainer, folder, self._config.model.hf_checkpoint)
 
-    def finish_save(self) -> None:
+    def finish_save(self, critic_part: Path | None = None) -> None:
         """Wait for what ``begin_save`` began; runs beside the other calls, in a thread of its own."""
         saving, self._saving = self._saving, None
         if saving is not None:
-            saving.finish()
+            saving.finish(critic_part)
 
     def load(self, folder: Path, anew: bool = False) -> None:
         """As ``load_checkpoint``."""
         from miles.policy.checkpoint import load_checkpoint
 
         load_checkpoint(self._trainer, folder, anew=anew)
-
-    def alive(self) -> None:
-        """Answers once the calls before it are done."""
 
     def info(self) -> Metrics:
         """Parameters trained, optimiser steps taken, process id, and whether rows share prompts (1 or 0)."""
@@ -138,15 +124,3 @@ class PolicyWorker:
             "pid": os.getpid(),
             "shares_prompts": int(model.shares_prompts),
         }
-
-
-def prepare_process(device: str, *, seed: int, deterministic: bool) -> None:
-    """Settings of the whole process: its seed, one thread on a CPU (engines need the other cores), the same bits if asked for."""
-    if deterministic:  # read by cuBLAS when it starts
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    import torch
-
-    if device == "cpu":
-        torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(deterministic)

@@ -4,7 +4,6 @@ begin    every rank copies its slices into host memory                          
 finish   slices ─► disk ─► rank 0: HF folder out of them, fingerprints, rename       nobody waits
 """
 
-import json
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from miles.policy.adapters import has_adapters
-from miles.policy.checkpoint import FILES, HF, STATE, TENSORS, copy_companions, fingerprints, not_written, trainer_state, write_hf
+from miles.policy.checkpoint import HF, TENSORS, complete, copy_companions, not_written, trainer_state, write_hf
 from miles.policy.export import BUCKET_BYTES, cut, untied_weights
 from miles.policy.folders import written_aside
 from miles.policy.trainer import Trainer
@@ -54,8 +53,8 @@ class BackgroundSave:
             self._stack.close()
             raise not_written(folder, error) from error
 
-    def finish(self) -> None:
-        """Wait until the checkpoint is whole and in its place.
+    def finish(self, critic_part: Path | None = None) -> None:
+        """Wait until the checkpoint is whole and in its place; ``critic_part`` as for ``save_checkpoint``.
 
         Raises:
             CheckpointError: it could not be written.
@@ -64,11 +63,11 @@ class BackgroundSave:
             with self._stack:
                 self._writing.result()
                 if self._is_first:
-                    self._write_rest()
+                    self._write_rest(critic_part)
         except (OSError, RuntimeError, SafetensorError, CheckpointException) as error:
             raise not_written(self._folder, error) from error
 
-    def _write_rest(self) -> None:
+    def _write_rest(self, critic_part: Path | None) -> None:
         """What only the first rank writes; the weights come out of what all have written."""
         tensors, saved = self._aside / TENSORS, self._aside / HF
         stored = stored_names(tensors)
@@ -79,8 +78,7 @@ class BackgroundSave:
         else:
             buckets = ({name: read(name, self._weights[name]) for name in names} for names in cut(self._weights, BUCKET_BYTES))
             write_hf(self._causal_lm, saved, buckets)
-        torch.save(self._state, self._aside / STATE)
-        (self._aside / FILES).write_text(json.dumps(fingerprints(self._aside)))
+        complete(self._aside, self._state, critic_part)
 
 
 def _forms(causal_lm: Any) -> dict[str, Tensor]:

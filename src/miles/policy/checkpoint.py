@@ -3,6 +3,7 @@
 <folder>/hf/                  config, tokenizer, safetensors; loadable by transformers. With LoRA the adapters, as peft has them
 <folder>/trainer/tensors/     every rank's slices of weights and moments; loadable with another number of ranks
 <folder>/trainer/state.pt     schedule, step counter
+<folder>/critic/              the same of a critic on ranks of its own; one on the policy's ranks is among their tensors
 <folder>/trainer/files.json   size and CRC-32 of every file, so that damage is found before anything is loaded
 """
 
@@ -21,25 +22,28 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from miles.errors import CheckpointError
 from miles.policy.adapters import has_adapters, write_adapters
+from miles.policy.critic import Critic
 from miles.policy.export import write_weights
 from miles.policy.folders import written_aside
 from miles.policy.trainer import Trainer
 from miles.policy.trainer_state import put_back, read_tensors, write_tensors
 
 HF, TENSORS, STATE, FILES = "hf", "trainer/tensors", "trainer/state.pt", "trainer/files.json"
+CRITIC, CRITIC_TENSORS, CRITIC_STATE = "critic", "critic/tensors", "critic/state.pt"
 FORMAT = 2
 WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
 CHUNK_BYTES = 1 << 20
 REMEDY = "Resume from an older checkpoint (the `latest` file beside it names the one in use), or start anew."
 
 
-def save_checkpoint(trainer: Trainer, folder: Path, source: Path) -> None:
+def save_checkpoint(trainer: Trainer, folder: Path, source: Path, critic_part: Path | None = None) -> None:
     """Write a checkpoint aside, force it to the disk, then rename it; a checkpoint that stood there survives a failure.
 
     Args:
         trainer: what is saved; every rank must call.
         folder: the checkpoint, in a file system that all ranks see.
         source: the HF folder the run started from; tokenizer and whatever else is no weight are copied from it.
+        critic_part: what a critic on ranks of its own has written, in the same file system; it becomes part of the checkpoint.
 
     Raises:
         CheckpointError: it could not be written.
@@ -54,11 +58,18 @@ def save_checkpoint(trainer: Trainer, folder: Path, source: Path) -> None:
             write_hf(trainer.model.causal_lm, aside and aside / HF)
             write_tensors(trainer, Path(shared or folder) / TENSORS)
             if aside is not None:
-                torch.save(trainer_state(trainer), aside / STATE)
-                (aside / FILES).write_text(json.dumps(fingerprints(aside)))
+                complete(aside, trainer_state(trainer), critic_part)
         ranks.wait()
     except (OSError, RuntimeError, SafetensorError) as error:
         raise not_written(folder, error) from error
+
+
+def complete(aside: Path, state: Mapping[str, Any], critic_part: Path | None) -> None:
+    """The last that is written: what is no tensor, what the critic gives, and the fingerprints of everything."""
+    torch.save(state, aside / STATE)
+    if critic_part is not None:
+        critic_part.rename(aside / CRITIC)
+    (aside / FILES).write_text(json.dumps(fingerprints(aside)))
 
 
 def not_written(folder: Path, error: BaseException) -> CheckpointError:
@@ -111,6 +122,11 @@ def trainer_state(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+def critic_state(critic: Critic) -> dict[str, Any]:
+    """The same of a critic on ranks of its own."""
+    return {"format": FORMAT, "critic_steps": critic.schedule.last_epoch}
+
+
 def load_checkpoint(trainer: Trainer, folder: Path, *, anew: bool = False) -> None:
     """Go on from a checkpoint; the trainer is changed only after all of it has been read and fits.
 
@@ -124,13 +140,26 @@ def load_checkpoint(trainer: Trainer, folder: Path, *, anew: bool = False) -> No
         raise CheckpointError(damage)
     state = read_state(folder)
     tensors = read_tensors(trainer, folder / TENSORS)
+    if trainer.critic is not None:
+        load_critic_state(trainer.critic, folder, anew=anew)
     put_back(trainer, tensors, anew=anew)
     if anew:
         return
     stand_at(trainer.schedule, state["schedule_steps"])
-    if trainer.critic is not None:
-        stand_at(trainer.critic.schedule, state["critic_steps"])
     trainer.num_optimizer_steps = state["num_optimizer_steps"]
+
+
+def load_critic_state(critic: Critic, folder: Path, *, anew: bool = False) -> None:
+    """The same for a critic, on whichever ranks it was when it was saved; damage is for the policy to find.
+
+    Raises:
+        CheckpointError: the checkpoint has no critic, or another one.
+    """
+    has_own = (folder / CRITIC).is_dir()
+    steps = read_state(folder, CRITIC_STATE if has_own else STATE)["critic_steps"]
+    put_back(critic, read_tensors(critic, folder / (CRITIC_TENSORS if has_own else TENSORS)), anew=anew)
+    if not anew:
+        stand_at(critic.schedule, steps)
 
 
 def stand_at(schedule: LRScheduler, num_steps: int) -> None:
@@ -144,15 +173,15 @@ def stand_at(schedule: LRScheduler, num_steps: int) -> None:
     schedule._last_lr = rates
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path, name: str = STATE) -> dict[str, Any]:
     """The part that is no tensor."""
     try:
-        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(folder / name, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise CheckpointError(f"{folder / STATE} cannot be read: {error}. {REMEDY}") from error
+        raise CheckpointError(f"{folder / name} cannot be read: {error}. {REMEDY}") from error
     if state.get("format") != FORMAT:
         raise CheckpointError(
-            f"{folder / STATE} has format {state.get('format')}, this version of miles reads {FORMAT}. "
+            f"{folder / name} has format {state.get('format')}, this version of miles reads {FORMAT}. "
             f"Start anew with --hf-checkpoint {folder / HF}."
         )
     return state

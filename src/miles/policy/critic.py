@@ -1,4 +1,4 @@
-"""PPO's critic: what the text before each token is worth, learned beside the policy on the same ranks.
+"""PPO's critic: what the text before each token is worth, learned beside the policy, on its ranks or on ranks of its own.
 
 TrainBatch ─► values (before the policy's steps) ─► advantages and returns ─► policy's steps, critic's steps
 """
@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from miles.config.commands import AnyConfig
-from miles.config.derived import Derived, critic_only_rollouts, values_of
+from miles.config.derived import Derived
 from miles.errors import NotFiniteError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
+from miles.policy.estimate import AdvantageSpec, beside_values
+from miles.policy.known import Column, tensor_of
 from miles.policy.loss_spec import LossSpec
 from miles.policy.losses import clipped_value_loss
 from miles.policy.memory import naming_micro_batch
 from miles.policy.optimizer import build_optimizer, build_schedule, clip_gradient, zero_gradients
-from miles.policy.ranks import ProcessRanks
+from miles.policy.ranks import ProcessRanks, Ranks
 from miles.policy.scoring import over_tokens
 from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_plan import PlannedStep, StepPlanner
@@ -35,12 +37,9 @@ class ValueTargets:
 
 
 class Critic:
-    """The value model, its optimiser and schedule.
+    """The value model, its optimiser and schedule, on ``ranks``."""
 
-    rollouts_alone: at the start of the run, on which the policy takes no step.
-    """
-
-    def __init__(self, config: AnyConfig, derived: Derived, planner: StepPlanner, model: ValueModel) -> None:
+    def __init__(self, config: AnyConfig, derived: Derived, ranks: Ranks, model: ValueModel) -> None:
         """Build the optimiser of a value model that is spread over the ranks already.
 
         Raises:
@@ -49,11 +48,11 @@ class Critic:
         chosen = config.critic
         own = {"lr": chosen.critic_lr or config.optimizer.lr, "lr_warmup_iters": chosen.critic_lr_warmup_iters}
         options = config.optimizer.model_copy(update=own | {"lr_decay_style": "constant"})
-        self.model, self.rollouts_alone = model, critic_only_rollouts(values_of(config))
+        self.model, self.ranks = model, ranks
         self.optimizer = build_optimizer(model.parameters(), options)
         self.schedule = build_schedule(self.optimizer, options, derived.num_rollout * derived.num_steps_per_rollout)
-        self._planner = replace(planner, spec=LossSpec(), hidden_size=model.hidden_size, shares_prompts=model.shares_prompts)
-        self._ranks, self._value_clip, self._clip_grad = planner.ranks, chosen.value_clip, options.clip_grad
+        self._planner = StepPlanner.for_model(model, LossSpec(), derived, ranks)
+        self._value_clip, self._clip_grad = chosen.value_clip, options.clip_grad
         self._skips_steps = options.non_finite_steps == "skip"
 
     def values(self, batch: TrainBatch) -> Tensor:
@@ -62,7 +61,7 @@ class Critic:
         Every rank must call it.
         """
         passes = self._planner.scoring_parts(with_returns(batch))
-        return self._ranks.sum(over_tokens(batch, passes, self.model, self.model)).cpu()
+        return self.ranks.sum(over_tokens(batch, passes, self.model, self.model)).cpu()
 
     def train_on(self, batch: TrainBatch, targets: ValueTargets) -> Metrics:
         """As many optimiser steps as the policy takes, on the same samples.
@@ -99,7 +98,7 @@ class Critic:
         for part in step.parts:
             with naming_micro_batch(part):
                 found += self.backward(part, targets, max(step.num_tokens, 1))
-        loss, clipped = self._ranks.sum(found).tolist()
+        loss, clipped = self.ranks.sum(found).tolist()
         norm = clip_gradient(self.model, self._clip_grad, loss, where)
         self.optimizer.step()
         self.schedule.step()
@@ -113,6 +112,13 @@ class Critic:
         loss = losses.sum() / num_tokens
         loss.backward()  # type: ignore[no-untyped-call]
         return torch.stack((loss.detach(), clipped.sum() / num_tokens)).double().cpu()
+
+
+def judged(batch: TrainBatch, spec: AdvantageSpec, values: Column, kl: Column | None) -> tuple[Tensor, ValueTargets]:
+    """Advantages of a rollout under the critic's values, [response tokens], and what the critic is trained towards."""
+    before = torch.tensor(values)
+    advantages, returns = beside_values(batch, spec, tensor_of(kl), before)
+    return advantages, ValueTargets(before, returns)
 
 
 def with_returns(batch: TrainBatch) -> TrainBatch:
@@ -131,15 +137,13 @@ def fit_of(targets: ValueTargets, known: Tensor) -> Metrics:
     return row | ({"explained_variance": 1 - float((returns - before).var(correction=0)) / spread} if spread else {})
 
 
-def load_critic(config: AnyConfig, derived: Derived, planner: StepPlanner) -> Critic | None:
-    """The critic that the options ask for; None where the estimator needs none.
+def load_critic(config: AnyConfig, derived: Derived, ranks: Ranks) -> Critic:
+    """The critic that the options ask for, spread over these ranks.
 
     Raises:
         PolicyError: its model cannot be loaded, or the schedule does not fit the run.
     """
-    if config.algorithm.advantage_estimator != "ppo":
-        return None
-    options, ranks = config.model, planner.ranks
+    options = config.model
     model = load_value_model(
         config.critic.critic_load or options.hf_checkpoint,
         device=loads_on(config, derived.device),
@@ -147,4 +151,4 @@ def load_critic(config: AnyConfig, derived: Derived, planner: StepPlanner) -> Cr
     )
     if isinstance(ranks, ProcessRanks):
         shard_model(model, ranks.mesh, dtype=options.dtype, offload=config.optimizer.optimizer_cpu_offload)
-    return Critic(config, derived, planner, model)
+    return Critic(config, derived, ranks, model)

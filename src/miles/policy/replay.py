@@ -12,7 +12,8 @@ from torch.nn.utils import get_total_norm
 
 from miles.policy.batch import TrainBatch
 from miles.policy.checkpoint import load_checkpoint
-from miles.policy.failure import POLICY, read_failure
+from miles.policy.failure import POLICY, read_failure, read_known
+from miles.policy.known import Known
 from miles.policy.optimizer import zero_gradients
 from miles.policy.process_group import group_of_one, leave
 from miles.policy.sharding import whole
@@ -51,19 +52,21 @@ def replay(folder: Path) -> Iterator[SampleReport]:
     Raises:
         CheckpointError, PolicyError: the folder is incomplete, or the model cannot be loaded.
     """
-    batch, config, derived = read_failure(folder)
+    (batch, config, derived), known = read_failure(folder), read_known(folder)
     alone = dataclasses.replace(derived, num_ranks=1, micro_batch_size=1, max_tokens_per_gpu=None)
+    if known is None:  # a critic on ranks of its own had not been asked yet
+        alone = dataclasses.replace(alone, num_critic_ranks=0)
     trainer = Trainer(config, alone, group_of_one(config, derived.device))
     load_checkpoint(trainer, folder / POLICY)
     try:
-        yield from sample_reports(trainer, batch)
+        yield from sample_reports(trainer, batch, known)
     finally:
         leave()
 
 
-def sample_reports(trainer: Trainer, batch: TrainBatch) -> Iterator[SampleReport]:
+def sample_reports(trainer: Trainer, batch: TrainBatch, known: Known | None = None) -> Iterator[SampleReport]:
     """The same, for a trainer that takes one sample at a time."""
-    made = trainer.prepare(batch)
+    made = trainer.prepare(batch, known)
     for number, step in enumerate(made.steps):
         moment = Moment(number, 0.0, "")
         for part in step.parts:

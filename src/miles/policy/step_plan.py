@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from miles.config.derived import Derived
 from miles.errors import PolicyError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput, collate, nothing_to_predict
 from miles.policy.loss_spec import LossSpec
+from miles.policy.model import DecoderModel
 from miles.policy.packing import Limits, plan_micro_batches, plan_rows, share_rows
 from miles.policy.ranks import Ranks
 
@@ -37,6 +39,19 @@ class StepPlanner:
     hidden_size: int
     shares_prompts: bool
     ranks: Ranks
+
+    @classmethod
+    def for_model(cls, model: DecoderModel, spec: LossSpec, derived: Derived, ranks: Ranks) -> "StepPlanner":
+        """How a run's rollouts become optimiser steps of a model on these ranks."""
+        return cls(
+            num_steps=derived.num_steps_per_rollout,
+            global_batch_size=derived.global_batch_size,
+            spec=spec,
+            limits=Limits(derived.max_tokens_per_gpu, derived.micro_batch_size),
+            hidden_size=model.hidden_size,
+            shares_prompts=model.shares_prompts,
+            ranks=ranks,
+        )
 
     def plan(self, batch: TrainBatch, useful: list[bool]) -> list[PlannedStep]:
         """The rollout's optimiser steps: consecutive samples, in the rollout's order.

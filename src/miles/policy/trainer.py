@@ -7,23 +7,24 @@ TrainBatch ─► reference and old log-probs ─► advantages ─► plan (ste
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from miles.config.commands import AnyConfig
-from miles.config.derived import Derived
+from miles.config.derived import Derived, critic_only_rollouts, shares_critic, values_of
 from miles.errors import NotFiniteError
 from miles.policy.adapters import add_adapters
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
-from miles.policy.critic import Critic, ValueTargets, load_critic
-from miles.policy.estimate import AdvantageSpec, beside_values, token_advantages
+from miles.policy.critic import Critic, ValueTargets, judged, load_critic
+from miles.policy.estimate import AdvantageSpec, token_advantages
+from miles.policy.known import Column, Known, column_of, tensor_of
 from miles.policy.loss_spec import LossSpec
 from miles.policy.losses import TokenColumns, interpolated_old, normaliser, token_losses, token_weights
 from miles.policy.memory import naming_micro_batch
 from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.optimizer import build_optimizer, build_schedule, clip_gradient, zero_gradients
-from miles.policy.packing import Limits
 from miles.policy.ranks import OneRank, ProcessRanks, Ranks
 from miles.policy.reference_model import Reference, load_reference
 from miles.policy.scoring import over_tokens
@@ -102,16 +103,9 @@ class Trainer:
         self._temperature = config.sampling.rollout_temperature
         self._clip_grad, self._skips_steps = config.optimizer.clip_grad, config.optimizer.non_finite_steps == "skip"
         self._publish_interval = derived.update_weights_interval
-        self._planner = StepPlanner(
-            num_steps=derived.num_steps_per_rollout,
-            global_batch_size=derived.global_batch_size,
-            spec=self._spec,
-            limits=Limits(derived.max_tokens_per_gpu, derived.micro_batch_size),
-            hidden_size=self.model.hidden_size,
-            shares_prompts=self.model.shares_prompts,
-            ranks=self.ranks,
-        )
-        self.critic: Critic | None = load_critic(config, derived, self._planner)
+        self._planner = StepPlanner.for_model(self.model, self._spec, derived, self.ranks)
+        self._waits_for_critic = critic_only_rollouts(values_of(config))
+        self.critic: Critic | None = load_critic(config, derived, self.ranks) if shares_critic(config, derived) else None
 
     def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Take the optimiser steps of one rollout; ``policy_version`` is the version of the weights before the first.
@@ -124,11 +118,11 @@ class Trainer:
         """
         return self.train_on_batch(TrainBatch.from_rollout(rollout, policy_version))
 
-    def train_on_batch(self, batch: TrainBatch) -> StepReport:
-        """The same for a rollout that is already in columns."""
-        made = self.prepare(batch)
+    def train_on_batch(self, batch: TrainBatch, known: Known | None = None) -> StepReport:
+        """The same for a rollout that is already in columns; ``known`` where it is not this trainer's to find out."""
+        made = self.prepare(batch, known)
         report = StepReport(made.metrics, 0)
-        if self.critic is None or batch.rollout_id >= self.critic.rollouts_alone:
+        if batch.rollout_id >= self._waits_for_critic:
             report = self._take_steps(batch, made)
         if self.critic is not None and made.targets is not None:
             report = replace(report, metrics=report.metrics | self.critic.train_on(batch, made.targets))
@@ -163,38 +157,52 @@ class Trainer:
         """What the summed losses of a step are divided by."""
         return normaliser(step.num_tokens, step.num_samples, self._spec)
 
-    def prepare(self, batch: TrainBatch) -> Prepared:
+    def known(self, batch: TrainBatch) -> Known:
+        """What the ranks know of a rollout before its first step.
+
+        Old log-probs are computed here where the reward needs them.
+        """
+        old = reference = values = None
+        if self.reference is not None:
+            passes = self._planner.scoring_parts(batch)
+            with self.reference.scoring() as model:
+                reference = column_of(self.ranks.sum(self._score(model, batch, passes)))
+            if self._advantage_spec.kl_coef:
+                old = column_of(self.ranks.sum(self._score(self.model, batch, passes)))
+        if self.critic is not None:
+            values = column_of(self.critic.values(batch))
+        return Known(values, old, reference)
+
+    def prepare(self, batch: TrainBatch, known: Known | None = None) -> Prepared:
         """Everything that is known before the first optimiser step, and what it says about the rollout.
 
         Old log-probs are computed where later steps or the reward need them; otherwise the first step's forward pass yields
         its own, so that a rollout of one step costs no extra one.
         """
-        old = reference = None
+        known = self.known(batch) if known is None else known
         extra: Metrics = {}
-        if self.reference is not None:
-            passes = self._planner.scoring_parts(batch)
-            with self.reference.scoring() as model:
-                reference = self.ranks.sum(self._score(model, batch, passes))
-            if self._advantage_spec.kl_coef:
-                old = self.ranks.sum(self._score(self.model, batch, passes))
-                seen = (old - reference)[torch.tensor(batch.trained)].double()
-                extra["train/reward_kl"] = float(seen.mean()) if len(seen) else 0.0
-        kl = None if old is None or reference is None else (old - reference).cpu()
-        advantages, targets = self._advantages(batch, kl)
+        if known.kl is not None:
+            seen = known.kl[batch.trained].astype(np.float64)
+            extra["train/reward_kl"] = float(seen.mean()) if len(seen) else 0.0
+        advantages, targets = self._advantages(batch, known)
         useful = batch.any_of_sample(advantages != 0)
         steps = self._planner.plan(batch, useful)
         extra["train/zero_advantage_share"] = useful.count(False) / max(len(useful), 1)
+        old = self._at_model(known.old)
         if old is None and len(steps) > 1 and self._spec.needs_old:
             old = self._score(self.model, batch, [part for step in steps[1:] for part in step.parts])
-        return Prepared(self._columns(batch, advantages, old, reference), steps, extra, targets)
+        return Prepared(self._columns(batch, advantages, old, self._at_model(known.reference)), steps, extra, targets)
 
-    def _advantages(self, batch: TrainBatch, kl: Tensor | None) -> tuple[Tensor, ValueTargets | None]:
-        """[response tokens], and with a critic what it is trained towards."""
-        if self.critic is None:
-            return token_advantages(batch, self._advantage_spec, kl), None
-        values = self.critic.values(batch)
-        advantages, returns = beside_values(batch, self._advantage_spec, kl, values)
-        return advantages, ValueTargets(values, returns)
+    def _advantages(self, batch: TrainBatch, known: Known) -> tuple[Tensor, ValueTargets | None]:
+        """[response tokens], and under a critic's values what it is trained towards."""
+        if known.values is None:
+            return token_advantages(batch, self._advantage_spec, tensor_of(known.kl)), None
+        return judged(batch, self._advantage_spec, known.values, known.kl)
+
+    def _at_model(self, column: Column | None) -> Tensor | None:
+        """A column where the model is."""
+        made = tensor_of(column)
+        return None if made is None else made.to(self.model.device)
 
     def _columns(self, batch: TrainBatch, advantages: Tensor, old: Tensor | None, reference: Tensor | None) -> StepColumns:
         """Move the columns to the model."""

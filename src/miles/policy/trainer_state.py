@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
 from miles.errors import CheckpointError
+from miles.policy.critic import Critic
 from miles.policy.ranks import OneRank, Ranks
 from miles.policy.trainer import Trainer
 
@@ -27,19 +28,18 @@ MODEL, REFERENCE, RANDOM = "model/", "reference/", "random/"
 NOBODY = "torch.distributed is disabled, unavailable or uninitialized"
 CRITIC = "critic."
 Tensors = dict[str, Tensor]
+Owner = Trainer | Critic
 
 
-def trained(trainer: Trainer) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:
-    """Every parameter by name, and the optimiser that moves it: the policy's, then the critic's as ``critic.…``."""
-    yield from ((name, parameter, trainer.optimizer) for name, parameter in trainer.model.named_parameters())
-    if trainer.critic is not None:
-        own = trainer.critic
-        yield from ((CRITIC + name, parameter, own.optimizer) for name, parameter in own.model.named_parameters())
+def trained(owner: Owner) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:
+    """Every parameter of its own by name, a critic's as ``critic.…``, and the optimiser that moves it."""
+    prefix = CRITIC if isinstance(owner, Critic) else ""
+    yield from ((prefix + name, parameter, owner.optimizer) for name, parameter in owner.model.named_parameters())
 
 
-def model_tensors(trainer: Trainer) -> Tensors:
+def model_tensors(owner: Owner) -> Tensors:
     """The weights that are trained by name, this rank's slices of them."""
-    return {MODEL + name: parameter.detach() for name, parameter, _ in trained(trainer) if parameter.requires_grad}
+    return {MODEL + name: parameter.detach() for name, parameter, _ in trained(owner) if parameter.requires_grad}
 
 
 def reference_tensors(trainer: Trainer) -> Tensors:
@@ -49,16 +49,16 @@ def reference_tensors(trainer: Trainer) -> Tensors:
     return {REFERENCE + name: tensor.detach() for name, tensor in trainer.reference.model.named_parameters()}
 
 
-def moments(trainer: Trainer) -> Tensors:
+def moments(owner: Owner) -> Tensors:
     """The optimiser's state of each weight; empty before its first step."""
     return {
         f"{kind}/{name}": value
-        for name, parameter, optimizer in trained(trainer)
+        for name, parameter, optimizer in trained(owner)
         for kind, value in optimizer.state.get(parameter, {}).items()
     }
 
 
-def write_tensors(trainer: Trainer, folder: Path) -> None:
+def write_tensors(owner: Owner, folder: Path) -> None:
     """Write all of them; every rank must call it with the same folder.
 
     Raises:
@@ -66,32 +66,36 @@ def write_tensors(trainer: Trainer, folder: Path) -> None:
     """
     try:
         with quietly():
-            save(saved_tensors(trainer), checkpoint_id=folder, no_dist=alone(trainer.ranks))
+            save(saved_tensors(owner), checkpoint_id=folder, no_dist=alone(owner.ranks))
     except CheckpointException as error:  # holds the failure of every rank
         raise OSError("; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())) from error
 
 
-def begin_writing(trainer: Trainer, folder: Path) -> "Future[Any]":
+def begin_writing(owner: Owner, folder: Path) -> "Future[Any]":
     """Copy all of them into host memory and write them from there, in a thread; every rank must call it.
 
     The ranks talk about it in a group of their own, so that nothing they say while training comes between.
     """
     warnings.filterwarnings("ignore", message=NOBODY)  # for good: it is said later, in the thread
     writing = async_save(
-        saved_tensors(trainer),
+        saved_tensors(owner),
         checkpoint_id=folder,
-        process_group=trainer.ranks.writing_group(),
-        no_dist=alone(trainer.ranks),
+        process_group=owner.ranks.writing_group(),
+        no_dist=alone(owner.ranks),
     )
     return writing if isinstance(writing, Future) else writing.upload_completion
 
 
-def saved_tensors(trainer: Trainer) -> dict[str, Any]:
-    """Everything that is written, this rank's slices of it."""
-    random = {f"{RANDOM}{trainer.ranks.index}": torch.get_rng_state()}
+def saved_tensors(owner: Owner) -> dict[str, Any]:
+    """Everything that is written, this rank's slices of it; a critic draws nothing and has no random state."""
+    own = model_tensors(owner) | moments(owner)
+    if isinstance(owner, Critic):
+        return own
+    random = {f"{RANDOM}{owner.ranks.index}": torch.get_rng_state()}
     if torch.cuda.is_available():
-        random[f"{RANDOM}cuda/{trainer.ranks.index}"] = torch.cuda.get_rng_state()
-    return model_tensors(trainer) | moments(trainer) | reference_tensors(trainer) | random
+        random[f"{RANDOM}cuda/{owner.ranks.index}"] = torch.cuda.get_rng_state()
+    beside = {} if owner.critic is None else saved_tensors(owner.critic)
+    return own | beside | reference_tensors(owner) | random
 
 
 def stored_names(folder: Path) -> Tensors:
@@ -109,59 +113,65 @@ def read_stored(folder: Path, name: str, form: Tensor) -> Tensor:
     return wanted[name]  # type: ignore[no-any-return]
 
 
-def read_tensors(trainer: Trainer, folder: Path) -> Tensors:
-    """The rank's slices of everything in the folder that the trainer has a place for; nothing is changed yet.
+def read_tensors(owner: Owner, folder: Path) -> Tensors:
+    """The rank's slices of everything in the folder that its owner has a place for; nothing is changed yet.
 
     Raises:
-        CheckpointError: the weights differ from the trainer's in name or shape.
+        CheckpointError: the weights differ from the owner's in name or shape.
     """
     stored = FileSystemReader(folder).read_metadata().state_dict_metadata
-    own = model_tensors(trainer)
+    own = model_tensors(owner)
     sizes = {name: data.size for name, data in stored.items() if isinstance(data, TensorStorageMetadata)}
-    unread = RANDOM if trainer.critic else MODEL + CRITIC  # a critic that is not needed any more is left where it is
-    refuse_other_model(folder, {n: size for n, size in sizes.items() if n.startswith(MODEL) and not n.startswith(unread)}, own)
+    theirs = {name: size for name, size in sizes.items() if is_weight_of(owner, name)}
+    refuse_other_model(folder, theirs, own)
     wanted: dict[str, Any] = {name: torch.empty_like(tensor) for name, tensor in own.items()}
     for name in stored:
         kind, _, rest = name.partition("/")
         if MODEL + rest in own:
             wanted[name] = torch.zeros((), dtype=torch.float32) if kind == "step" else torch.empty_like(own[MODEL + rest])
-    random = f"{RANDOM}{trainer.ranks.index}"
-    if random in stored:
+    random = f"{RANDOM}{owner.ranks.index}"
+    if random in stored and isinstance(owner, Trainer):
         wanted[random] = torch.get_rng_state()
     with quietly():
-        load(wanted, checkpoint_id=folder, no_dist=alone(trainer.ranks))
+        load(wanted, checkpoint_id=folder, no_dist=alone(owner.ranks))
     return wanted
 
 
-def put_back(trainer: Trainer, tensors: Tensors, *, anew: bool = False) -> None:
-    """Give the trainer the weights, moments, reference and random state that were read; only the first two if ``anew``."""
+def is_weight_of(owner: Owner, name: str) -> bool:
+    """Whether a stored tensor is a weight of its; a critic that is not needed any more is left where it is."""
+    return name.startswith(MODEL) and name.startswith(MODEL + CRITIC) == isinstance(owner, Critic)
+
+
+def put_back(owner: Owner, tensors: Tensors, *, anew: bool = False) -> None:
+    """Give the owner the weights, moments, reference and random state that were read; only the first two if ``anew``."""
+    reference = reference_tensors(owner) if isinstance(owner, Trainer) and not anew else {}
     with torch.no_grad():
-        for name, tensor in (model_tensors(trainer) | ({} if anew else reference_tensors(trainer))).items():
+        for name, tensor in (model_tensors(owner) | reference).items():
             tensor.copy_(tensors[name])
     kept: dict[str, Tensors] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         if kind not in ("model", "reference"):
             kept.setdefault(name, {})[kind] = value
-    for name, parameter, optimizer in trained(trainer):
+    for name, parameter, optimizer in trained(owner):
         optimizer.state.pop(parameter, None)
         if name in kept:
             optimizer.state[parameter] = kept[name]
-    random = tensors.get(f"{RANDOM}{trainer.ranks.index}")
+    random = tensors.get(f"{RANDOM}{owner.ranks.index}")
     if random is not None and not anew:
         torch.set_rng_state(random)
 
 
 def refuse_other_model(folder: Path, saved: dict[str, Any], own: Tensors) -> None:
-    """Refuse weights whose names or shapes are not the trainer's."""
-    if any(name.startswith(MODEL + CRITIC) for name in own) and not any(name.startswith(MODEL + CRITIC) for name in saved):
+    """Refuse weights whose names or shapes are not the owner's."""
+    if not saved and any(name.startswith(MODEL + CRITIC) for name in own):
         raise CheckpointError(
             f"the checkpoint {folder.parent.parent} has no critic: it was not written under --advantage-estimator ppo. "
             "Resume with the estimator that the run was started with, or start anew from its `hf` folder."
         )
     other = sorted(saved.keys() ^ own.keys()) or [name for name in own if saved[name] != own[name].shape]
     if other:
-        name = other[0].removeprefix(f"{MODEL}causal_lm.")
+        name = other[0].removeprefix(MODEL).removeprefix(CRITIC).removeprefix("causal_lm.")
         raise CheckpointError(
             f"the checkpoint {folder.parent.parent} is of another model: {name} and {len(other) - 1} more weights differ in name "
             "or shape. Resume with the --hf-checkpoint that the run was started with."

@@ -1,4 +1,4 @@
-"""The critic of PPO: a value model beside the policy, on the policy's ranks."""
+"""The critic of PPO: a value model beside the policy, on the policy's ranks or on ranks of its own."""
 
 from pathlib import Path
 
@@ -19,6 +19,15 @@ class CriticOptions(OptionSet):
         usual=False,
         counts_when=WITH_PPO,
         on_resume="impossible",
+    )
+    critic_num_gpus_per_node: int | None = option(
+        None,
+        "Ranks of the critic's own (GPUs; on a CPU worker processes), which takes its steps beside the policy's. By default it "
+        "shares the policy's ranks.",
+        panel=PANEL,
+        ge=1,
+        counts_when=WITH_PPO,
+        on_resume="safe",
     )
     critic_lr: float | None = option(
         None, "Learning rate of the critic. By default --lr.", panel=PANEL, gt=0, counts_when=WITH_PPO, on_resume="course"
