@@ -40,6 +40,7 @@ def beside_the_examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("train", {"rm_type": "none", "custom_rm_path": "partial_credit:reward"}),
     ("train", {"custom_generate_function_path": "second_try:generate"}),
     ("train", {"custom_generate_function_path": "openai_chat:generate"}),
+    ("train", {"environment_path": "try_again:respond", "rm_type": "none", "custom_rm_path": "try_again:reward"}),
     ("train", {"dynamic_sampling_filter_path": "middle_difficulty:keep"}),
     ("train", {"rollout_sample_filter_path": "middle_difficulty:select"}),
     ("train-async", {"fully_async": True, "custom_async_data_buffer_path": "hardest_first:HardestFirst"}),
@@ -76,6 +77,15 @@ def test_second_try() -> None:
         engine = SimulatedEngine(finish_reason=reason)
         answer = run_virtual(generate(engine, prompt(), SamplingParams(8, sampling_seed=4), "r1"))
         assert (answer.rid, len(engine.calls)) == ("r1", calls)
+
+
+async def test_try_again() -> None:
+    from try_again import respond, reward
+
+    asked = replace(prompt(label="ba"), text="<bos>rev:ab=")
+    assert [await respond(asked, turns) for turns in (("ab",), ("ab", "ba"))] == [asked.text, None]
+    texts = ["ba", "abrev:ab=ba", "abrev:ab=ab"]
+    assert [reward(sample(text=text), asked) for text in texts] == [1.0, 0.5, 0.0]
 
 
 def test_middle_difficulty() -> None:

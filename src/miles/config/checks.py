@@ -6,6 +6,7 @@ Each check names the options it reads and is skipped when one of them is unknown
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from miles.config.answer_checks import continued_answers, one_maker_of_answers
 from miles.config.effects import effect_problems
 from miles.config.options.base import OptionSet
 from miles.config.rank_checks import copies_in_whole, samples_for_critic, samples_for_ranks
@@ -173,13 +174,6 @@ def over_sampling(view: View) -> Iterator[Problem]:
         yield view.problem("over_sampling_batch_size", why, "Leave one of the two out")
 
 
-def continued_answers(view: View) -> Iterator[Problem]:
-    """Only answers of the built-in generation can be gone on with."""
-    if view["partial_rollout"] and view["custom_generate_function_path"] is not None:
-        why = f"cannot go on with the answers of {view.named('custom_generate_function_path')}, which are made in one call"
-        yield view.problem("partial_rollout", why, "Leave one of the two out")
-
-
 def function_needs_a_path(view: View) -> Iterator[Problem]:
     """A function that is called for each rollout has to be named."""
     if view["rollout_api"] == "function" and view["rollout_function_path"] is None:
@@ -280,7 +274,8 @@ CHECKS = (
     Check(one_of("rm_type", "custom_rm_path", needed=True), ("rm_type", "custom_rm_path")),
     Check(needed_label, ("rm_type", "label_key")),
     Check(over_sampling, ("over_sampling_batch_size", "rollout_batch_size", "rollout_function_path")),
-    Check(continued_answers, ("partial_rollout", "custom_generate_function_path")),
+    Check(continued_answers, ("partial_rollout", "custom_generate_function_path", "environment_path")),
+    Check(one_maker_of_answers, ("environment_path", "custom_generate_function_path")),
     Check(function_needs_a_path, ("rollout_api", "rollout_function_path")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),
     Check(clip_band, ("tis_clip", "tis_clip_low")),

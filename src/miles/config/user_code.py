@@ -26,6 +26,7 @@ class Call:
 
 CALLS = {
     "custom_generate_function_path": Call(("engine", "prompt", "sampling", "rid"), must_be_async=True),
+    "environment_path": Call(("prompt", "turns"), must_be_async=True),
     "dynamic_sampling_filter_path": Call(("group",)),
     "rollout_sample_filter_path": Call(("groups",)),
     "rollout_function_path": Call(("given",), methods=("__call__", "published", "pause", "resume", "close")),
@@ -39,6 +40,7 @@ CALLS = {
 FUNCTION_API = Call(("given", "rollout_id", "weight_version"))
 KINDS = {
     "custom_generate_function_path": "generate",
+    "environment_path": "environment",
     "dynamic_sampling_filter_path": "filter",
     "rollout_sample_filter_path": "sample_filter",
     "rollout_function_path": "rollout",

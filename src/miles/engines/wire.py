@@ -62,7 +62,10 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an engine sampled: one log-prob per token, version spans as the server reports them."""
+    """What an engine sampled: one log-prob per token, version spans as the server reports them.
+
+    loss_mask: where a generate function puts tokens in that the engine did not sample, 0 for those; None where all were.
+    """
 
     rid: str
     output_ids: tuple[int, ...]
@@ -70,6 +73,7 @@ class Answer:
     finish_reason: FinishReason
     versions: tuple[VersionSpan, ...]
     text: str = ""
+    loss_mask: tuple[int, ...] | None = None
 
 
 class EngineApi(Protocol):

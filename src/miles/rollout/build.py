@@ -22,6 +22,7 @@ from miles.rollout.data_source import SourcedPrompts
 from miles.rollout.function_api import FunctionRolloutFn
 from miles.rollout.generate import GenerateFn, GenerateSettings, SingleTurnGroupGenerator
 from miles.rollout.ledger import Ledger
+from miles.rollout.multi_turn import MultiTurn
 from miles.rollout.number_reward import NumberReward
 from miles.rollout.prompts import PromptFormat, PromptSource, Tokenizer
 from miles.rollout.reward_workers import RewardWorkers
@@ -129,7 +130,7 @@ def train_generator(
     length, temperature = config.data.rollout_max_response_len, sampling.rollout_temperature
     params = sampling_params(config, length, temperature, sampling.rollout_top_p, sampling.rollout_top_k)
     settings = generate_settings(config, derived, params, config.data.n_samples_per_prompt, "train")
-    return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config))
+    return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config, tokenizer))
 
 
 def eval_generator(
@@ -139,7 +140,7 @@ def eval_generator(
     length, temperature = derived.eval_max_response_len, derived.eval_temperature
     params = sampling_params(config, length, temperature, derived.eval_top_p, derived.eval_top_k)
     settings = generate_settings(config, derived, params, config.evaluation.n_samples_per_eval_prompt, "eval")
-    return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config))
+    return SingleTurnGroupGenerator(engine, tokenizer, rewards, settings, generate_function(config, tokenizer))
 
 
 def sampling_params(config: AnyConfig, max_new_tokens: int, temperature: float, top_p: float, top_k: int) -> SamplingParams:
@@ -163,9 +164,13 @@ def generate_settings(
     )
 
 
-def generate_function(config: AnyConfig) -> GenerateFn | None:
-    """The user's generate function, if there is one."""
-    path = config.rollout.custom_generate_function_path
+def generate_function(config: AnyConfig, tokenizer: Tokenizer) -> GenerateFn | None:
+    """The user's generate function, or the turns with the user's environment; None for answers of one turn."""
+    options = config.rollout
+    if options.environment_path is not None:
+        environment = load_dotted(options.environment_path, "environment_path", kind="environment")
+        return MultiTurn(environment, tokenizer, options.max_turns, config.data.apply_chat_template)
+    path = options.custom_generate_function_path
     return load_dotted(path, "custom_generate_function_path", kind="generate") if path else None
 
 

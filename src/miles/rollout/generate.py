@@ -34,7 +34,7 @@ GenerateFn = Callable[[EngineApi, Prompt, SamplingParams, str], Coroutine[Any, A
 """Your generate function: ``async (engine, prompt, sampling, rid) -> Answer``.
 
 It samples one answer with ``sampling`` (which carries this sample's seed); the answer is named ``rid``, and its ids,
-log-probs and spans cover the response alone. It is cancelled with its group.
+log-probs and spans cover the response alone. Tokens that it puts in itself have loss mask 0. It is cancelled with its group.
 """
 
 
@@ -163,13 +163,13 @@ class SingleTurnGroupGenerator:
             prompt_ids=prompt.token_ids,
             response_ids=answer.output_ids,
             logprobs=answer.logprobs,
-            loss_mask=(1,) * len(answer.output_ids),
+            loss_mask=(1,) * len(answer.output_ids) if answer.loss_mask is None else answer.loss_mask,
             versions=answer.versions,
             status=STATUS_OF[answer.finish_reason],
         )
         whole = joined(earlier, later) if earlier else later
         text = self._tokenizer.decode(list(whole.response_ids), skip_special_tokens=True)
-        if answer.finish_reason == "stop":
+        if answer.finish_reason == "stop" and answer.loss_mask is None:
             text = before_stop(text, request.sampling.stop)
         return replace(whole, text=text)
 
@@ -203,6 +203,8 @@ def check_answer(request: GenerateRequest, answer: Answer) -> None:
         raise EngineError(f"request {request.rid} got the answer of {answer.rid!r}")
     if len(answer.logprobs) != length:
         raise EngineError(f"request {request.rid}: {length} tokens but {len(answer.logprobs)} log-probs")
+    if answer.loss_mask is not None and len(answer.loss_mask) != length:
+        raise EngineError(f"request {request.rid}: {length} tokens but {len(answer.loss_mask)} loss-mask entries")
     for span in answer.versions:
         if span.start != end or span.end <= span.start:
             break

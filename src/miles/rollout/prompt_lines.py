@@ -190,6 +190,20 @@ def templated(tokenizer: Tokenizer, messages: list[dict[str, str]], *, up_to_an_
         ) from error
 
 
+def chat_reply(message: dict[str, str], tokenizer: Tokenizer) -> str:
+    """What stands between the model's turn, ended by itself, and its next one when ``message`` is said in between.
+
+    Raises:
+        DataError: the template refuses it, or does not write the model's turns out.
+    """
+    mark = "[the model's turn]"
+    turn = {"role": "assistant", "content": mark}
+    text = templated(tokenizer, [{"role": "user", "content": "?"}, turn, message], up_to_an_answer=True)
+    if mark not in text:
+        raise DataError("the chat template leaves out the model's earlier turns. Use one that writes them, or no template")
+    return text.rpartition(mark)[2].removeprefix(getattr(tokenizer, "eos_token", None) or "")
+
+
 def is_message(message: Any) -> bool:
     """Whether this is a chat message with a role and a text."""
     return isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)

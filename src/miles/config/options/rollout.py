@@ -22,6 +22,24 @@ class RolloutOptions(OptionSet):
         kind="dotted",
         on_resume="course",
     )
+    environment_path: str | None = option(
+        None,
+        "Dotted path of your environment, which replies to the model's turns (a tool, a user, a game): answers have several "
+        "turns, and what it says is not trained on.",
+        panel=PANEL,
+        kind="dotted",
+        usual=False,
+        on_resume="course",
+    )
+    max_turns: int = option(
+        8,
+        "Most turns of the model in one answer.",
+        panel=PANEL,
+        ge=1,
+        usual=False,
+        counts_when={"environment_path": ["given"]},
+        on_resume="course",
+    )
     dynamic_sampling_filter_path: str | None = option(
         None,
         "Dotted path of a filter called with a finished group; a rejected group is refilled by another prompt.",
