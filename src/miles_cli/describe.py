@@ -71,9 +71,6 @@ def facts(option: Option) -> list[str]:
     said += [text for text in (spell_bounds(option), conditions(option)) if text]
     if option.shape.repeated:
         said.append("may be repeated")
-    if option.meta.not_yet:
-        words = " ".join(str(value) for value in option.meta.not_yet_values)
-        said.append("not available yet" + (f": {words}" if words and words != "True" else ""))
     return said
 
 

@@ -101,9 +101,6 @@ def option_facts(option: Option, sources: Sources) -> Iterator[Fact]:
     yield "command", ", ".join(owner_words(option))
     if text := conditions(option):
         yield "counts", text
-    if option.meta.not_yet:
-        values = " ".join(str(value) for value in option.meta.not_yet_values if value is not True)
-        yield "not yet", f"{values}: {option.meta.not_yet}" if values else option.meta.not_yet
     yield "resumed", RESUME_WORDS[option.meta.on_resume]
     if option.meta.known_as:
         yield "elsewhere", ", ".join(option.meta.known_as)

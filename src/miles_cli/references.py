@@ -87,9 +87,6 @@ def _about(option: Option) -> str:
         parts.append(f"Counts {text}.")
     if option.shape.repeated:
         parts.append("May be repeated.")
-    if option.meta.not_yet:
-        words = ", ".join(f"`{value}`" for value in option.meta.not_yet_values if value is not True)
-        parts.append(f"Not available yet{': ' + words if words else ''}.")
     if option.meta.on_resume != "course":
         parts.append(RESUME_WORDS[option.meta.on_resume])
     return " ".join(parts).replace("|", "\\|")

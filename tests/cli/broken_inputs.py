@@ -47,7 +47,6 @@ def own(kind: type) -> list[Option]:
         and not option.shape.repeated
         and not option.choices
         and not option.meta.selector
-        and not option.meta.not_yet
         and option.name not in ("offload_train", "offload_rollout")
     ]
 

@@ -15,10 +15,7 @@ FOLDER = Path("/runs/one")
 READY = [
     option.name
     for option in all_options()
-    if not option.meta.not_yet
-    and not option.meta.selector
-    and option.name not in NOT_WRITTEN
-    and option.meta.kind not in ("file", "folder")
+    if not option.meta.selector and option.name not in NOT_WRITTEN and option.meta.kind not in ("file", "folder")
     if any(option.name in owned_names(variant) for variant in ("sync", "one_step_off", "fully_async"))
 ]
 

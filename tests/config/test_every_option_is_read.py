@@ -22,10 +22,6 @@ INSIDE = ("config/changes.py", "config/commands.py")  # the parts of the configu
 def is_fixed(option: Option) -> bool:
     """Whether a run can have no other value than the default at present."""
     meta = option.meta
-    if meta.not_yet and not meta.not_yet_values:
-        return True
-    if meta.not_yet_values and set(option.choices or (True, False)) - set(meta.not_yet_values) <= {option.default}:
-        return True
     if len(option.choices) == 1:
         return True
     if meta.counts_when and all(is_fixed(option_table()[other]) for other in meta.counts_when):

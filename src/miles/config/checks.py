@@ -260,7 +260,7 @@ def needed_label(view: View) -> Iterator[Problem]:
         yield view.problem("label_key", f"is needed by {view.named('rm_type')}", "Pass --label-key KEY")
 
 
-ARGUMENT_CHECKS = tuple(Check(server_arguments(server), (server,)) for server in SERVERS)  # before what is not available yet
+ARGUMENT_CHECKS = tuple(Check(server_arguments(server), (server,)) for server in SERVERS)
 BATCH = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
 CHECKS = (
     Check(one_of("prompt_data", "data_source_path", needed=False), ("prompt_data", "data_source_path")),

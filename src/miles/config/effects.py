@@ -1,9 +1,8 @@
-"""Options that would have no effect, or whose work is not done yet: refused from what their declaration says."""
+"""Options that would have no effect: refused from what their declaration says."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from miles.config.options.base import OptionMeta, metas_of
 from miles.config.reading import written
 from miles.config.registry import option_table
 from miles.config.view import EXTERNAL, GIVEN, OF_STARTED_ENGINES, View, counts
@@ -11,30 +10,10 @@ from miles.errors import Problem
 
 
 def effect_problems(view: View) -> Iterator[Problem]:
-    """One problem for every option that is not available yet or, though given, has no effect."""
-    for option_set in view.variants.values():
-        for name, info in option_set.model_fields.items():
-            if name not in view:
-                continue
-            meta = metas_of(option_set)[name]
-            if _is_not_yet(meta, info.default, view[name]):
-                yield view.problem(name, f"is not available yet: {meta.not_yet}", _without(name))
-            elif name in view.given and view[name] is not None and not counts(view, name):
-                yield view.problem(name, *_no_effect(name, view))
-
-
-def _is_not_yet(meta: OptionMeta, default: Any, value: Any) -> bool:
-    if not meta.not_yet:
-        return False
-    return value in meta.not_yet_values if meta.not_yet_values else value != default
-
-
-def _without(name: str) -> str:
-    option = option_table()[name]
-    available = [word for word in option.choices if word not in option.meta.not_yet_values]
-    if available and option.meta.not_yet_values:
-        return f"Set {option.flag} to {' or '.join(map(str, available))}"
-    return f"Leave {option.flag} out"
+    """One problem for every option that, though given, has no effect."""
+    for name in (name for option_set in view.variants.values() for name in option_set.model_fields if name in view.given):
+        if name in view and view[name] is not None and not counts(view, name):
+            yield view.problem(name, *_no_effect(name, view))
 
 
 def _no_effect(name: str, view: View) -> tuple[str, str]:

@@ -24,8 +24,7 @@ def starter_toml(command: str, preset: str | None) -> str:
     options = [option for option in options_of(command) if option.meta.usual or option.name in given]
     by_table: dict[str, list[Option]] = {"": []}
     for option in options:
-        if not option.meta.not_yet or option.meta.not_yet_values:
-            by_table.setdefault(home_table(option_table()[option.name]), []).append(option)
+        by_table.setdefault(home_table(option_table()[option.name]), []).append(option)
     blocks = ["\n".join(_header(command, preset))]
     for table in sorted(by_table):
         blocks += [f"[{table}]"] if table else []

@@ -35,8 +35,6 @@ class OptionMeta:
     alternative: the option that says the same in another way; a preset's value yields to the user's choice of the other.
     needed_unless: a run cannot start without this option unless that one is given.
     known_as: names that other tools have for it, understood when a name is not known.
-    not_yet: the sentence that refuses any value but the default.
-    not_yet_values: the values refused with ``not_yet``'s words; empty means all but the default.
     kind: what completion and checks take the value for (``file``, ``folder``, ``dotted``, ``pairs``).
     suffixes: how the names of files that completion offers end.
     """
@@ -47,8 +45,6 @@ class OptionMeta:
     selector: bool = False
     chooses: str = ""
     counts_when: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    not_yet: str = ""
-    not_yet_values: Sequence[Any] = ()
     kind: str = ""
     suffixes: Sequence[str] = ()
     metavar: str = ""
