@@ -69,6 +69,5 @@ class RunOptions(OptionSet):
         usual=False,
         min_length=1,
         counts_when={"use_wandb": [True], "use_trackio": [True]},
-        known_as=["wandb_project"],
         on_resume="safe",
     )
