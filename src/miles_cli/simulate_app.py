@@ -44,6 +44,15 @@ Accelerators = Annotated[
     int | None,
     _option("--accelerators", "INTEGER", "Search the best split of so many between policy and engines.", min=2),
 ]
+Cores = Annotated[
+    int | None,
+    _option(
+        "--cores",
+        "INTEGER",
+        "Cores that engines and policy on CPUs share with the driver; by default those of the recorded machine, or one each.",
+        min=1,
+    ),
+]
 Steps = Annotated[int, _option("--steps", "INTEGER", "Training steps to simulate.", min=2)]
 
 
@@ -64,6 +73,7 @@ def simulate(
     decode_seconds: DecodeSeconds = None,
     engines: Engines = None,
     accelerators: Accelerators = None,
+    cores: Cores = None,
     steps: Steps = 40,
     as_json: Annotated[bool, _option("--json", None, "The forecasts as one JSON object.")] = False,
     help_all: HelpAll = False,
@@ -71,5 +81,5 @@ def simulate(
     """Run ``miles simulate``."""
     from miles_cli.simulating import Asked, simulate_command
 
-    asked = Asked(trace, lengths, train_seconds, decode_seconds, engines, accelerators, steps)
+    asked = Asked(trace, lengths, train_seconds, decode_seconds, engines, accelerators, steps, cores)
     simulate_command(ctx.obj, preset, config, asked, as_json=as_json)

@@ -1,7 +1,7 @@
 """``miles simulate``: what each schedule would come to, in seconds of a virtual clock; starts nothing."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ class Asked:
     """What was typed beside the options of a run; None where nothing was.
 
     decode_seconds: of one decode step; train_seconds: of one training step on a rollout of average length.
+    cores: shared by all processes; without it those of a recorded machine, or one for each.
     """
 
     trace: Path | None
@@ -35,6 +36,7 @@ class Asked:
     engines: int | None
     accelerators: int | None
     steps: int
+    cores: int | None = None
 
 
 def simulate_command(typed: Typed, preset: str | None, config: list[str] | None, asked: Asked, *, as_json: bool) -> None:
@@ -48,6 +50,8 @@ def simulate_command(typed: Typed, preset: str | None, config: list[str] | None,
 
     found = resolutions(sources_of(typed, preset, config))
     workload = workload_of(asked, found["sync"])
+    if asked.cores is not None:
+        workload = replace(workload, cores=asked.cores)
     forecasts = [
         simulate(each, workload, num_engines=asked.engines or each.derived.num_engines, num_steps=asked.steps)
         for each in found.values()
@@ -88,7 +92,6 @@ def workload_of(asked: Asked, sync: "Resolution") -> "Workload":
 def scaled(workload: "Workload", samples_per_rollout: int) -> "Workload":
     """The workload with ``train_seconds`` for a rollout of average length."""
     import random
-    from dataclasses import replace
 
     rng = random.Random(0)
     average = sum(workload.draw(rng) for _ in range(4096)) / 4096

@@ -286,7 +286,7 @@ def test_nothing_is_admitted_while_requests_wait_for_room_at_the_engines() -> No
             await fleet.generate(requests)
             return group(asked.index, version)
 
-        setup = given(generate, FullyAsync(max_weight_staleness=20, no_progress_seconds=QUIET), num_rollout=8, engines=fleet)
+        setup = given(generate, FullyAsync(max_weight_staleness=20, no_progress_seconds=QUIET), num_rollout=8, room=fleet)
         fn = FullyAsyncRolloutFn(setup)
         for rollout_id in range(8):
             setup.ledger.mark_trained(await fn(rollout_id, 0))

@@ -1,8 +1,10 @@
 """Simulated runs against what can be worked out on paper, and the command as a user calls it."""
 
+import asyncio
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -13,12 +15,14 @@ from hypothesis import strategies as st
 from miles.config.resolve import resolve
 from miles.config.sources import FlagValue, Sources
 from miles.errors import ConfigError
+from miles.simulation.cores import Cores
 from miles.simulation.engines import SimulatedEngine
+from miles.simulation.fleet import SimulatedFleet
 from miles.simulation.recorded import recorded_workload
 from miles.simulation.schedules import best_split, flags_for, resolutions
 from miles.simulation.simulate import Forecast, simulate
 from miles.simulation.virtual_time import VirtualClock, run_virtual
-from miles.simulation.workload import Speeds, Workload, from_histogram, parse_lengths
+from miles.simulation.workload import Overheads, Speeds, Workload, from_histogram, parse_lengths
 
 pytestmark = pytest.mark.unit
 LEAST_DECODE = 1.0
@@ -86,39 +90,89 @@ def test_the_best_split_has_more_engines_when_decoding_is_slow(tmp_path: Path) -
     assert (slow_train.num_ranks, slow_train.num_engines) == (3, 1)
 
 
-@given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 40)), min_size=1, max_size=12), st.integers(1, 4), st.floats(0, 50))
+@given(
+    st.lists(st.tuples(st.floats(0, 30), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(1, 4), st.floats(0, 50), st.booleans(), st.sampled_from([None, 0.0, 0.1]), st.sampled_from([1, None]),
+)  # fmt: skip
 @settings(max_examples=80, deadline=None)
-def test_an_engine_decodes_every_token_once(arrivals: list[tuple[float, int]], slots: int, pause_at: float) -> None:
+def test_an_engine_decodes_every_token_once(
+    arrivals: list[tuple[float, int]], slots: int, pause_at: float, retracts: bool, token_seconds: float | None, cores: int | None
+) -> None:
     """Whatever arrives when, and through a pause with an update: spans cover the answer, no step is taken while paused."""
 
     async def main() -> None:
-        import asyncio
-
         clock = VirtualClock()
-        engine = SimulatedEngine(clock, Speeds(1.0, 0.0, 0.0, 1.0), slots)
+        speeds = Speeds(1.0, 0.0, 0.0, 1.0, token_seconds=token_seconds)
+        engine = SimulatedEngine(clock, Cores(cores), replace(constant(0.0, slots=slots), speeds=speeds, prompt_tokens=3))
         running = asyncio.ensure_future(engine.run())
 
         async def ask(moment: float, length: int) -> None:
             await clock.sleep(moment)
-            spans = await engine.generate(length)
+            spans = await engine.generate(length, length)
             assert (spans[0].start, spans[-1].end) == (0, length)
             assert all(left.end == right.start for left, right in itertools.pairwise(spans))
             assert clock.now() >= moment + length - 1e-6
 
         async def update() -> None:
             await clock.sleep(pause_at)
-            engine.steer(paused=True)
-            await clock.sleep(5)
-            engine.version = 1
-            engine.steer(paused=False)
+            await engine.pause()
+            before = engine.slot_steps
+            await engine.take_weights(5.0)
+            assert engine.slot_steps == before
+            engine.go_on(1, retracts=retracts)
 
         await asyncio.gather(update(), *(ask(*arrival) for arrival in arrivals))
         running.cancel()
-        assert engine.slot_seconds == pytest.approx(sum(length for _, length in arrivals))
-        assert engine.busy_seconds <= engine.slot_seconds + 1e-6
-        assert engine.num_in_flight == 0
+        assert engine.slot_steps == sum(length for _, length in arrivals)
+        assert engine.busy_seconds <= clock.now() + 1e-6
+        assert engine.is_empty
 
     run_virtual(main())
+
+
+def test_retracted_samples_are_computed_again_with_their_prompt_once() -> None:
+    """4 samples of one prompt of 10 tokens, 1 s a token: 10 s of prefill, 4 s a step; after 3 tokens each 10 + 4 · 3 s again."""
+
+    async def main() -> float:
+        clock = VirtualClock()
+        workload = Workload(lambda rng: 5, Speeds(0.0, 1.0, 0.0, 1.0, token_seconds=1.0), 4, 200, prompt_tokens=10)
+        fleet = SimulatedFleet(clock, Cores(), workload, 1)
+        fleet.start()
+
+        async def update() -> None:
+            await clock.sleep(10 + 2 * 4 - 1)
+            await fleet.pause()
+            fleet.go_on(1, retracts=True)
+
+        answers, _ = await asyncio.gather(fleet.generate([5] * 4, together=True), update())
+        await fleet.close()
+        assert [[tuple(span) for span in spans] for spans in answers] == [[(0, 0, 3), (1, 3, 5)]] * 4
+        return clock.now()
+
+    assert run_virtual(main()) == pytest.approx(10 + 2 * 4 + (10 + 4 * 3) + 4)
+
+
+def test_updates_in_place_compute_nothing_again(tmp_path: Path) -> None:
+    speeds = Speeds(0.1, 0.1, 6.0, 1280.0, pause_seconds=0.25, token_seconds=0.1)
+    workload = replace(constant(6.0), speeds=speeds, prompt_tokens=10)
+    found = {
+        mode: forecasts(tmp_path, workload, pause_generation_mode=mode)["fully_async"].step_seconds
+        for mode in ("retract", "in_place")
+    }
+    assert found["retract"] > 1.05 * found["in_place"]
+
+
+def test_as_many_cores_as_processes_change_nothing(tmp_path: Path) -> None:
+    overheads = Overheads(0.2, 0.3, 0.1, 0.1, 0.01)
+    own = replace(constant(6.0, export=0.5, pause=0.25), overheads=overheads)
+    assert forecasts(tmp_path, own) == forecasts(tmp_path, replace(own, cores=3))
+    one = forecasts(tmp_path, replace(own, cores=1))["fully_async"].step_seconds
+    assert one > 1.2 * forecasts(tmp_path, own)["fully_async"].step_seconds
+
+
+def test_on_one_core_nothing_overlaps(tmp_path: Path) -> None:
+    found = forecasts(tmp_path, replace(constant(6.0), cores=1))
+    assert [found[name].step_seconds for name in found] == pytest.approx([16.0] * 3, rel=0.05)
 
 
 @pytest.mark.parametrize(("text", "low", "high"), [

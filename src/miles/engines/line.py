@@ -19,6 +19,12 @@ class Place(Protocol):
 
 
 P = TypeVar("P", bound=Place)
+QUEUED_SHARE = 2  # an engine that decodes n samples holds as many again, so that none of its slots waits for the network
+
+
+def with_queue(num_slots: int) -> int:
+    """Samples that an engine of so many slots holds at once."""
+    return QUEUED_SHARE * num_slots
 
 
 @dataclass(eq=False, slots=True)

@@ -76,7 +76,20 @@ class Answer:
     loss_mask: tuple[int, ...] | None = None
 
 
-class EngineApi(Protocol):
+class Room(Protocol):
+    """Whether engines are full."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether nobody waits for an engine to have room."""
+        ...
+
+    def on_room(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever ``has_room`` may have become true."""
+        ...
+
+
+class EngineApi(Room, Protocol):
     """What rollout code may ask of the engines."""
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
@@ -98,13 +111,4 @@ class EngineApi(Protocol):
 
         It counts as one sample in flight at the engine until it returns.
         """
-        ...
-
-    @property
-    def has_room(self) -> bool:
-        """Whether nobody waits for an engine to have room."""
-        ...
-
-    def on_room(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever ``has_room`` may have become true."""
         ...

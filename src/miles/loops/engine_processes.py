@@ -15,6 +15,7 @@ from miles.engines.actor import remote_engine_actor
 from miles.engines.client import EngineClient
 from miles.engines.fleet import EngineFleet
 from miles.engines.last_lines import last_lines
+from miles.engines.line import with_queue
 from miles.engines.sglang_server.actor import remote_sglang_actor
 from miles.engines.sglang_server.arguments import SglangOptions
 from miles.engines.sglang_server.guard import remove_orphans
@@ -25,7 +26,6 @@ from miles.placement.logs import log_output
 LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 5.0
 STEERING_SHARE = 0.8  # an engine's own time limit ends before that of the whole state
-QUEUED_SHARE = 2  # an engine that decodes n samples holds as many again, so that none of its slots waits for the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def new_client(options: EngineOptions, address: str) -> EngineClient:
 
 def most_in_flight(options: EngineOptions) -> int:
     """Samples at one engine at once: what it decodes, and as many that wait there for a free slot."""
-    return QUEUED_SHARE * options.engine_max_running_requests
+    return with_queue(options.engine_max_running_requests)
 
 
 def devices_of(_actor: object) -> list[str]:

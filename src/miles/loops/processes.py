@@ -1,10 +1,12 @@
 """The processes of a run: engines and trainer as Ray actors in their seats, started together, watched, ended together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -22,6 +24,7 @@ from miles.loops.turns import EngineTurns
 from miles.placement.cluster import Cluster
 from miles.placement.logs import log_output
 from miles.policy.client import PolicyClient, start_policy
+from miles.tracking.cpu_clocks import ENGINES, POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Processes:
 
     turns: where policy and engines share their devices.
     eval_engines: those that evaluate and do nothing else; None where there are none.
+    pids: of the processes whose CPU time the trace keeps, by role; servers of sglang are not among them.
     """
 
     policy: PolicyClient
@@ -37,6 +41,7 @@ class Processes:
     eval_engines: EngineFleet | None
     deaths: list["asyncio.Task[None]"]
     turns: EngineTurns | None = None
+    pids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @asynccontextmanager
@@ -101,7 +106,10 @@ async def beside_engines(
                 await stands.join(fleet)
                 keeping = Supervisor(fleet, routers, limits, say).keep(ROUTER, stands)
                 deaths.append(asyncio.create_task(keeping, name="keep router"))
-            yield Processes(policy, fleet, eval_fleet, deaths, turns_of(config, fleet, policy))
+            pids = {POLICY: await pids_of(policy.actors)}
+            if derived.engine == "embedded" and engines:
+                pids[ENGINES] = await pids_of([engine.actor for engine in engines])
+            yield Processes(policy, fleet, eval_fleet, deaths, turns_of(config, fleet, policy), pids)
         finally:
             await end([*deaths, *others])
             if not engines:
@@ -111,6 +119,16 @@ async def beside_engines(
     finally:
         await routers.end()
         await starter.end()
+
+
+async def pids_of(actors: Sequence[Any]) -> list[int]:
+    """The process of each actor."""
+    return list(await asyncio.gather(*(actor.__ray_call__.remote(pid_of) for actor in actors)))
+
+
+def pid_of(_actor: object) -> int:
+    """Runs inside an actor."""
+    return os.getpid()
 
 
 async def give_up_devices(config: AnyConfig, policy: PolicyClient, starter: EngineStarter) -> None:

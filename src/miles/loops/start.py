@@ -29,9 +29,11 @@ from miles.loops.run import Run
 from miles.loops.schedules import run_schedule
 from miles.loops.turns import PolicyInTurn
 from miles.loops.watch import until_done
+from miles.loops.work import note_work
 from miles.placement.cluster import Cluster, open_cluster
 from miles.placement.map import seats
 from miles.rollout.build import RolloutSide, build_rollout
+from miles.tracking.cpu_clocks import ENGINES, CpuClocks
 from miles.tracking.metrics_file import MetricsFile, last_evaluated
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder
@@ -99,6 +101,7 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
     config, derived, reporter = attempt.resolution.config, attempt.resolution.derived, attempt.reporter
     reporter.stage("starting engines and the policy")
     async with processes(config, derived, cluster, attempt.folder.logs, reporter.note) as running:
+        attempt.trace.watch_cpu(CpuClocks(running.pids))
         state, data, ledger = attempt.start.state, attempt.data, attempt.start.ledger
         side = build_rollout(
             config, derived, data.tokenizer, running.engines, attempt.clock, reporter.note,
@@ -152,6 +155,8 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     work = asyncio.create_task(run_schedule(run, resolution.derived.schedule), name="loop")
     try:
         await until_done(work, running.deaths)
+        if ENGINES in running.pids:
+            await note_work(attempt.trace, running.engines, attempt.reporter.note)
     except Exception as error:
         if not isinstance(error, CheckpointError):
             await rescue(run, attempt.reporter)

@@ -78,6 +78,7 @@ def build_rollout(
         weight_version,
         say,
         engines=engine,
+        room=engine,
         interrupt=generator.interrupt,
     )
     return RolloutSide(rollout_function(given), ledger, source, rewards)

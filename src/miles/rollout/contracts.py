@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from miles.clock import Clock
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
-from miles.engines.wire import EngineApi
+from miles.engines.wire import EngineApi, Room
 from miles.types import Group, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class RolloutFnInput:
 
     first_rollout_id: 0, or where a resumed run goes on.
     say: tells the user one line (no progress, refills, …).
-    engines: for a rollout function of your own that asks them itself; a simulated run has none. While they have no room, whoever
-        produces without end starts nothing new.
+    engines: for a rollout function of your own that asks them itself; a simulated run has none.
+    room: while there is none, whoever produces without end starts nothing new; None where engines are never full.
     interrupt: asks the engines to end what ``generate_group`` has in flight; its calls then return with what was sampled.
     """
 
@@ -72,6 +72,7 @@ class RolloutFnInput:
     weight_version: int = 0
     say: Callable[[str], None] = lambda line: None
     engines: EngineApi | None = None
+    room: Room | None = None
     interrupt: Callable[[], Awaitable[None]] = nothing_in_flight
 
 

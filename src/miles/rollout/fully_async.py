@@ -43,7 +43,7 @@ class FullyAsyncRolloutFn:
         self._control = control_for(options.staleness_control, self._rule)
         self._policy = pacing.at_step(self._rule, given.first_rollout_id, given.weight_version)
         self._published = given.weight_version
-        self._ledger, self._engines = given.ledger, given.engines
+        self._ledger, self._room = given.ledger, given.room
         self._buffer = new_buffer(options.custom_async_data_buffer_path)
         for group in given.ledger.finished():
             self._buffer.put(group)
@@ -53,8 +53,8 @@ class FullyAsyncRolloutFn:
         self._watch = ProgressWatch(given.clock, options.no_progress_seconds, given.say, self._describe)
         self._paused = self._closed = self._waiting = False
         self._admission, self._changed = asyncio.Event(), asyncio.Event()
-        if self._engines is not None:
-            self._engines.on_room(self._admission.set)
+        if self._room is not None:
+            self._room.on_room(self._admission.set)
         self._producer: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._sent_back = 0
@@ -133,14 +133,14 @@ class FullyAsyncRolloutFn:
                     # a task that is cancelled before its first step runs none of its own code
                     flight.task.add_done_callback(partial(self._ended, flight))
                     self._watch.moved()
-                    if self._engines is not None:
+                    if self._room is not None:
                         await asyncio.sleep(0)  # the group gets as far as the engines, whose room is looked at next
                 self._admission.clear()
                 await self._admission.wait()
 
     def _may_admit(self) -> bool:
         flying = len(self._attempts.flights)
-        if self._paused or (self._engines is not None and not self._engines.has_room):
+        if self._paused or (self._room is not None and not self._room.has_room):
             return False
         return self._control.may_admit(self._policy, self._published, flying, self._num_finished)
 

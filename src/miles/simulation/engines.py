@@ -1,4 +1,7 @@
-"""Simulated engines: slots, decode steps shared by all running samples, pauses for updates, a version for every token.
+"""Simulated engines: slots, passes shared by all running samples, pauses for updates, a version for every token.
+
+    queue ──prefill──► running ──decode──► answered
+      ▲───retract─────────┘
 
 Between two events (a sample arrives or ends, a pause, an update) an engine takes whole decode steps of equal length, so time
 jumps from event to event and not from token to token.
@@ -6,11 +9,11 @@ jumps from event to event and not from token to token.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from miles.clock import Clock
-from miles.simulation.workload import Speeds
+from miles.simulation.cores import Cores, Task
+from miles.simulation.workload import Workload
 from miles.types import VersionSpan
 
 Spans = tuple[VersionSpan, ...]
@@ -18,9 +21,10 @@ Spans = tuple[VersionSpan, ...]
 
 @dataclass(eq=False, slots=True)
 class Decoding:
-    """A sample at an engine. done: tokens sampled so far; ended: resolves with the spans of versions."""
+    """A sample at an engine. prompt: the same for all that share one; done: tokens so far; ended: gets the spans of versions."""
 
     length: int
+    prompt: object
     ended: "asyncio.Future[Spans]"
     done: int = 0
     spans: list[VersionSpan] = field(default_factory=list)
@@ -34,36 +38,68 @@ class Decoding:
         self.done += steps
 
 
-class SimulatedEngine:
-    """One engine. busy_seconds: time spent decoding; slot_seconds: the same, times the samples that were running."""
+@dataclass(slots=True)
+class Stride:
+    """Equal steps under way; an event makes the one that is being taken the last."""
 
-    def __init__(self, clock: Clock, speeds: Speeds, slots: int) -> None:
-        self.version, self.paused, self.busy_seconds, self.slot_seconds = 0, False, 0.0, 0.0
-        self._clock, self._speeds, self._slots = clock, speeds, slots
-        self._queue: deque[Decoding] = deque()
-        self._running: list[Decoding] = []
-        self._event = asyncio.Event()
+    task: Task
+    step: float
 
     @property
-    def num_in_flight(self) -> int:
-        """Samples running or queued."""
-        return len(self._queue) + len(self._running)
+    def num_steps(self) -> int:
+        """As many as fit into the seconds that it needs."""
+        return round(self.task.seconds / self.step)
 
-    async def generate(self, length: int) -> Spans:
+    def end_after_this_step(self, cores: Cores) -> None:
+        """The next event is looked at between two steps."""
+        cores.shorten(self.task, (int(cores.got(self.task) / self.step) + 1) * self.step)
+
+
+class SimulatedEngine:
+    """One engine. busy_seconds: time spent computing; slot_steps: steps, times the samples that took them."""
+
+    def __init__(self, clock: Clock, cores: Cores, workload: Workload) -> None:
+        self.version, self.paused, self.busy_seconds, self.slot_steps, self.num_in_flight = 0, False, 0.0, 0, 0
+        self._clock, self._cores, self._workload, self._speeds = clock, cores, workload, workload.speeds
+        self._queue: deque[Decoding] = deque()
+        self._running: list[Decoding] = []
+        self._event, self._stands = asyncio.Event(), asyncio.Event()
+        self._stride: Stride | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no sample is running or queued."""
+        return not self._queue and not self._running
+
+    async def generate(self, length: int, prompt: object) -> Spans:
         """The spans of an answer of so many tokens, when it is finished or interrupted; cancelling the call frees its slot."""
-        sample = Decoding(length, asyncio.get_running_loop().create_future())
+        sample = Decoding(length, prompt, asyncio.get_running_loop().create_future())
         self._queue.append(sample)
-        self._event.set()
+        self._look()
         try:
             return await sample.ended
         finally:
             if not sample.ended.done() or sample.ended.cancelled():
                 self._forget(sample)
 
-    def steer(self, *, paused: bool) -> None:
-        """Stop or go on; the step that is under way ends first."""
-        self.paused = paused
-        self._event.set()
+    async def pause(self) -> None:
+        """Return when it stands; the step that is under way ends first."""
+        self.paused = True
+        self._look()
+        await self._stands.wait()
+
+    async def take_weights(self, seconds: float) -> None:
+        """Be busy with that."""
+        if seconds > 0:
+            await self._compute(self._cores.begin(seconds))
+
+    def go_on(self, version: int, *, retracts: bool) -> None:
+        """Sample under ``version`` from here on; ``retracts``: what was running begins with its tokens computed again."""
+        if retracts:
+            self._queue.extendleft(reversed(self._running))
+            self._running.clear()
+        self.version, self.paused = version, False
+        self._look()
 
     def interrupt(self) -> None:
         """End every sample with the tokens that it has."""
@@ -72,93 +108,74 @@ class SimulatedEngine:
                 sample.ended.set_result(tuple(sample.spans))
         self._queue.clear()
         self._running.clear()
-        self._event.set()
+        self._look()
 
     async def run(self) -> None:
-        """Decode until cancelled."""
+        """Compute until cancelled."""
         while True:
             self._event.clear()
-            while self._queue and len(self._running) < self._slots:
-                self._running.append(self._queue.popleft())
-            if self.paused or not self._running:
+            if self.paused or self.is_empty:
+                self._stands.set()
                 await self._event.wait()
+                self._stands.clear()
+                continue
+            joining = self._fill()
+            if joining and self._speeds.token_seconds is not None:
+                await self._prefill(joining)
             else:
                 await self._decode()
 
+    def _fill(self) -> list[Decoding]:
+        joining = []
+        while self._queue and len(self._running) < self._workload.slots:
+            joining.append(self._queue.popleft())
+            self._running.append(joining[-1])
+        return joining
+
+    async def _prefill(self, joining: list[Decoding]) -> None:
+        """Each distinct prompt once, and what was answered before a retraction."""
+        prompts = len({id(sample.prompt) for sample in joining})
+        tokens = prompts * self._workload.prompt_tokens + sum(sample.done for sample in joining)
+        await self._compute(self._cores.begin(self._speeds.prefill_pass(len(joining), tokens)))
+        await self._advance([sample for sample in joining if sample in self._running], 1)
+
     async def _decode(self) -> None:
-        count, version = len(self._running), self.version
-        step = self._speeds.decode_step(count)
-        steps = await self._steps_until_event(min(sample.length - sample.done for sample in self._running), step)
-        self.busy_seconds += steps * step
-        self.slot_seconds += steps * step * count
-        for sample in self._running:
-            sample.advance(steps, version)
-        for sample in [sample for sample in self._running if sample.done >= sample.length]:
+        step = self._speeds.decode_step(len(self._running))
+        most = min(sample.length - sample.done for sample in self._running)
+        self._stride = stride = Stride(self._cores.begin(most * step), step)
+        try:
+            await self._compute(stride.task)
+        finally:
+            self._stride = None
+        await self._advance(list(self._running), stride.num_steps)
+
+    async def _compute(self, task: Task) -> None:
+        began = self._clock.now()
+        await self._cores.until_ended(task)
+        self.busy_seconds += self._clock.now() - began
+
+    async def _advance(self, samples: list[Decoding], steps: int) -> None:
+        """So many more tokens for each; those that are finished leave and are answered."""
+        self.slot_steps += steps * len(samples)
+        for sample in samples:
+            sample.advance(steps, self.version)
+        finished = [sample for sample in samples if sample.done >= sample.length]
+        for sample in finished:
             self._running.remove(sample)
+        if finished and self._workload.overheads.answer_seconds:
+            await self._compute(self._cores.begin(len(finished) * self._workload.overheads.answer_seconds))
+        for sample in finished:
             if not sample.ended.done():
                 sample.ended.set_result(tuple(sample.spans))
-
-    async def _steps_until_event(self, most: int, step: float) -> int:
-        """Whole steps taken until something happens, at most so many."""
-        began = self._clock.now()
-        try:
-            async with asyncio.timeout(most * step):
-                await self._event.wait()
-        except TimeoutError:
-            return most
-        steps = min(most, int((self._clock.now() - began) / step) + 1)
-        await self._clock.sleep(max(0.0, began + steps * step - self._clock.now()))
-        return steps
 
     def _forget(self, sample: Decoding) -> None:
         for holder in (self._queue, self._running):
             if sample in holder:
                 holder.remove(sample)
+        self._look()
+
+    def _look(self) -> None:
+        """Something happened."""
         self._event.set()
-
-
-class SimulatedFleet:
-    """Several engines: a group goes where the fewest samples are in flight, as in ``EngineFleet``."""
-
-    def __init__(self, clock: Clock, speeds: Speeds, num_engines: int, slots: int) -> None:
-        self.engines = [SimulatedEngine(clock, speeds, slots) for _ in range(num_engines)]
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        """Let the engines run on the current event loop."""
-        self._tasks = [asyncio.create_task(engine.run()) for engine in self.engines]
-
-    async def close(self) -> None:
-        """End them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def generate(self, lengths: Sequence[int], *, together: bool) -> list[Spans]:
-        """The spans of every answer; ``together`` sends all to one engine."""
-        first = self._freest()
-        async with asyncio.TaskGroup() as tasks:
-            running = []
-            for length in lengths:
-                running.append(tasks.create_task((first if together else self._freest()).generate(length)))
-                if not together:
-                    await asyncio.sleep(0)
-        return [task.result() for task in running]
-
-    async def interrupt(self) -> None:
-        """End every sample with the tokens that it has, everywhere."""
-        for engine in self.engines:
-            engine.interrupt()
-
-    def publish(self, version: int) -> None:
-        """Every engine samples under ``version`` from its next step on."""
-        for engine in self.engines:
-            engine.version = version
-
-    def steer(self, *, paused: bool) -> None:
-        """Stop or go on, everywhere."""
-        for engine in self.engines:
-            engine.steer(paused=paused)
-
-    def _freest(self) -> SimulatedEngine:
-        return min(self.engines, key=lambda engine: engine.num_in_flight)
+        if self._stride is not None:
+            self._stride.end_after_this_step(self._cores)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from miles.clock import Clock
 from miles.rollout.partial import is_whole, joined
-from miles.simulation.engines import SimulatedFleet, Spans
-from miles.simulation.workload import Speeds, Workload
+from miles.simulation.cores import Cores, Process
+from miles.simulation.engines import Spans
+from miles.simulation.fleet import SimulatedFleet
+from miles.simulation.workload import Workload
 from miles.types import Group, Metrics, Prompt, Rollout, Sample, SampleStatus, StepReport
 
 
@@ -17,9 +19,11 @@ from miles.types import Group, Metrics, Prompt, Rollout, Sample, SampleStatus, S
 class SimulatedGenerator:
     """Groups whose answers have drawn lengths; one and the same group has the same lengths in every schedule.
 
-    Rewards are drawn, too: half of the samples get 1.
+    Rewards are drawn, too: half of the samples get 1. driver: asks, reads and scores.
     """
 
+    clock: Clock
+    driver: Process
     fleet: SimulatedFleet
     workload: Workload
     num_samples: int
@@ -38,7 +42,9 @@ class SimulatedGenerator:
         missing = [place for place in range(self.num_samples) if place not in earlier or not is_whole(earlier[place])]
         rest = [lengths[place] - (len(earlier[place].response_ids) if earlier else 0) for place in missing]
         async with asyncio.timeout(self.timeout_seconds):
+            await self.clock.sleep(self.workload.overheads.group_wait_seconds)
             answers = await self.fleet.generate(rest, together=self.together)
+            await self.driver.work(self.workload.overheads.driver_group_seconds)
         later = {place: answer(prompt, place, spans) for place, spans in zip(missing, answers, strict=True)}
         samples = earlier | {place: joined(earlier[place], one) if earlier else one for place, one in later.items()}
         whole = all(len(samples[place].response_ids) >= lengths[place] for place in samples)
@@ -71,40 +77,59 @@ def ended(sample: Sample, length: int, rng: random.Random | None) -> Sample:
 
 @dataclass(slots=True)
 class SimulatedPolicy:
-    """Takes its time in proportion to the tokens. busy_seconds: time spent training."""
+    """Takes its time in proportion to the tokens, once the driver has handed them over. busy_seconds: time spent training."""
 
     clock: Clock
-    speeds: Speeds
+    driver: Process
+    cores: Cores
+    workload: Workload
+    num_ranks: int
     num_steps: int
     busy_seconds: float = 0.0
 
     async def train_on(self, rollout: Rollout, policy_version: int) -> StepReport:
         """Let the seconds of a training step pass."""
-        seconds = self.speeds.train_step(sum(len(sample.response_ids) for sample in rollout.samples))
-        await self.clock.sleep(seconds)
-        self.busy_seconds += seconds
+        overheads = self.workload.overheads
+        await self.driver.work(overheads.driver_train_seconds)
+        began = self.clock.now()
+        await self.compute(self.workload.speeds.train_step(sum(len(sample.response_ids) for sample in rollout.samples)))
+        self.busy_seconds += self.clock.now() - began
+        await self.clock.sleep(overheads.train_wait_seconds)
         return StepReport({}, self.num_steps)
+
+    async def compute(self, seconds: float) -> None:
+        """Every rank for so long."""
+        await asyncio.gather(*(self.cores.work(seconds) for _ in range(self.num_ranks)))
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPublisher:
-    """Exports while engines go on, then holds them for the update; ``delivers_alone`` as the run's publisher."""
+    """Exports while engines go on, then holds them for the update; ``delivers_alone`` as the run's publisher.
+
+    retracts: whether what was running is computed again.
+    """
 
     clock: Clock
+    driver: Process
+    policy: SimulatedPolicy
     fleet: SimulatedFleet
-    speeds: Speeds
+    workload: Workload
     delivers_alone: bool
+    retracts: bool
 
     async def stage(self, version: int) -> None:
         """The policy exports."""
-        await self.clock.sleep(self.speeds.export_seconds)
+        await self.driver.work(self.workload.overheads.driver_export_seconds)
+        await self.policy.compute(self.workload.speeds.export_seconds)
+        await self.clock.sleep(self.workload.overheads.export_wait_seconds)
 
     async def deliver(self, version: int) -> Metrics:
         """Bring every engine to ``version``."""
-        self.fleet.steer(paused=True)
-        await self.clock.sleep(self.speeds.pause_seconds)
-        self.fleet.publish(version)
-        self.fleet.steer(paused=False)
+        await self.fleet.pause()
+        await self.driver.work(self.workload.overheads.driver_update_seconds)
+        await self.fleet.take_weights(self.workload.speeds.pause_seconds)
+        await self.clock.sleep(self.workload.overheads.update_wait_seconds)
+        self.fleet.go_on(version, retracts=self.retracts)
         return {}
 
 

@@ -53,6 +53,7 @@ def best_split(resolution: Resolution, workload: Workload, *, accelerators: int,
     for num_engines in range(1, accelerators):
         num_ranks = accelerators - num_engines
         speeds = replace(workload.speeds, train_seconds=workload.speeds.train_seconds * measured / num_ranks)
-        forecast = simulate(resolution, replace(workload, speeds=speeds), num_engines=num_engines, num_steps=num_steps)
+        shared = replace(workload, speeds=speeds)
+        forecast = simulate(resolution, shared, num_engines=num_engines, num_steps=num_steps, num_ranks=num_ranks)
         splits.append(Split(num_ranks, num_engines, forecast))
     return min(splits, key=lambda split: split.forecast.step_seconds)

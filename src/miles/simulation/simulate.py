@@ -6,6 +6,7 @@ resolution, workload ──► virtual clock ─► simulated engines ─► the
 import statistics
 from dataclasses import dataclass, replace
 
+from miles.config.commands import AnyConfig
 from miles.config.resolution import Resolution
 from miles.loops.parts import Cadence, Parts, StopFlag
 from miles.loops.run import Run
@@ -15,7 +16,8 @@ from miles.rollout.contracts import RolloutFnInput
 from miles.rollout.ledger import Ledger
 from miles.rollout.prompt_lines import PromptLine
 from miles.rollout.prompts import PromptSource
-from miles.simulation.engines import SimulatedFleet
+from miles.simulation.cores import Cores, Process
+from miles.simulation.fleet import SimulatedFleet
 from miles.simulation.parts import NoTrace, Rows, SimulatedGenerator, SimulatedPolicy, SimulatedPublisher
 from miles.simulation.virtual_time import VirtualClock, run_virtual
 from miles.simulation.workload import Workload
@@ -45,33 +47,37 @@ class Forecast:
     masked_share: float
 
 
-def simulate(resolution: Resolution, workload: Workload, *, num_engines: int, num_steps: int) -> Forecast:
-    """Run ``num_steps`` rollouts of a configuration on virtual time.
+def simulate(
+    resolution: Resolution, workload: Workload, *, num_engines: int, num_steps: int, num_ranks: int | None = None
+) -> Forecast:
+    """Run ``num_steps`` rollouts of a configuration on virtual time, with its own number of ranks unless another is given.
 
     Raises:
         MilesError: what a real run would have raised.
     """
-    forecast: Forecast = run_virtual(_run(resolution, workload, num_engines, num_steps))
+    forecast: Forecast = run_virtual(
+        _run(resolution, workload, num_engines, num_steps, num_ranks or resolution.derived.num_ranks)
+    )
     return forecast
 
 
-async def _run(resolution: Resolution, workload: Workload, num_engines: int, num_steps: int) -> Forecast:
+async def _run(resolution: Resolution, workload: Workload, num_engines: int, num_steps: int, num_ranks: int) -> Forecast:
     clock, config = VirtualClock(), resolution.config
     derived = replace(resolution.derived, num_rollout=num_steps)
-    fleet = SimulatedFleet(clock, workload.speeds, num_engines, workload.slots)
-    generator = SimulatedGenerator(
-        fleet,
-        workload,
-        config.data.n_samples_per_prompt,
-        config.rollout.rollout_timeout_seconds,
-        config.rollout.rollout_submission_granularity == "group",
-    )
+    host = Cores(workload.cores)
+    devices = host if derived.device == "cpu" else Cores()
+    driver = Process(host)
+    fleet = SimulatedFleet(clock, devices, workload, num_engines)
+    limit, together = config.rollout.rollout_timeout_seconds, config.rollout.rollout_submission_granularity == "group"
+    generator = SimulatedGenerator(clock, driver, fleet, workload, config.data.n_samples_per_prompt, limit, together)
     ledger, rows = Ledger(), Rows()
     prompts = placeholders(derived.num_prompts or 1)
-    fn = rollout_function(RolloutFnInput(config, derived, prompts, ledger, generator, clock, interrupt=fleet.interrupt))
-    policy = SimulatedPolicy(clock, workload.speeds, derived.num_steps_per_rollout)
+    fn = rollout_function(
+        RolloutFnInput(config, derived, prompts, ledger, generator, clock, room=fleet, interrupt=fleet.interrupt)
+    )
+    policy = SimulatedPolicy(clock, driver, devices, workload, num_ranks, derived.num_steps_per_rollout)
     alone = derived.update_weight_transfer_mode == "disk" and not config.engine.check_weight_update
-    publisher = SimulatedPublisher(clock, fleet, workload.speeds, alone)
+    publisher = SimulatedPublisher(clock, driver, policy, fleet, workload, alone, retracts_at_updates(config))
     cadence = Cadence(num_steps, derived.update_weights_interval, eval_before_train=False)
     run = Run(Parts(fn, ledger, policy, publisher, None, rows, rows), cadence, clock, NoTrace(), StopFlag())
     fleet.start()
@@ -81,6 +87,11 @@ async def _run(resolution: Resolution, workload: Workload, num_engines: int, num
         await fn.close()
         await fleet.close()
     return forecast_of(derived.schedule, rows.rows, fleet, policy, clock.now())
+
+
+def retracts_at_updates(config: AnyConfig) -> bool:
+    """Whether running requests lose their cache when weights are replaced."""
+    return getattr(config.rollout, "pause_generation_mode", "retract") == "retract"
 
 
 def placeholders(num_prompts: int) -> PromptSource:

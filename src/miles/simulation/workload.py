@@ -20,10 +20,12 @@ FORMS = "constant:TOKENS, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA"
 class Speeds:
     """Seconds that things take.
 
-    decode_seconds: one decode step of an engine, for all its running samples together; and
-    decode_seconds_per_sample: what each running sample adds to it.
+    decode_seconds: one forward pass of an engine, for all its running samples together; and
+    decode_seconds_per_sample: what each running sample adds to it when it decodes.
     train_seconds: one training step on a rollout of ``train_tokens`` response tokens; it grows with them.
     export_seconds: writing weights, while engines go on; pause_seconds: engines stand still for an update.
+    token_seconds: what each token that is computed adds to a pass. None: prompts cost nothing, nor does what is computed again
+    after an update; otherwise a sample's first token is drawn by the pass over its prompt.
     """
 
     decode_seconds: float
@@ -32,10 +34,16 @@ class Speeds:
     train_tokens: float
     export_seconds: float = 0.0
     pause_seconds: float = 0.0
+    token_seconds: float | None = None
 
     def decode_step(self, num_running: int) -> float:
         """Seconds of one step with so many samples."""
         return self.decode_seconds + self.decode_seconds_per_sample * num_running
+
+    def prefill_pass(self, num_rows: int, num_tokens: float) -> float:
+        """Seconds until so many rows that join have drawn their next token, so many tokens being computed for it."""
+        token_seconds = self.token_seconds or 0.0
+        return self.decode_step(num_rows) + token_seconds * (num_tokens - num_rows)
 
     def train_step(self, num_tokens: int) -> float:
         """Seconds of a training step on so many response tokens."""
@@ -43,13 +51,41 @@ class Speeds:
 
 
 @dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds around the work itself, which only a recorded run knows.
+
+    driver_group_seconds: of the driver, for each group that it asks for, reads and scores; driver_train_seconds,
+    driver_export_seconds, driver_update_seconds: for a training step with what goes with it, an export, an update.
+    answer_seconds: of an engine, for each answer beside its passes.
+    train_wait_seconds, export_wait_seconds, update_wait_seconds, group_wait_seconds: nobody computes.
+    """
+
+    driver_group_seconds: float = 0.0
+    driver_train_seconds: float = 0.0
+    driver_export_seconds: float = 0.0
+    driver_update_seconds: float = 0.0
+    answer_seconds: float = 0.0
+    group_wait_seconds: float = 0.0
+    train_wait_seconds: float = 0.0
+    export_wait_seconds: float = 0.0
+    update_wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
-    """Answers and speeds. slots: samples that one engine decodes at a time; longest: the length limit, in tokens."""
+    """Answers and speeds.
+
+    slots: samples that one engine decodes at a time; longest: the length limit, in tokens; prompt_tokens: of a prompt.
+    cores: shared by the processes of a machine; None where each has its own.
+    """
 
     lengths: Lengths
     speeds: Speeds
     slots: int
     longest: int
+    prompt_tokens: float = 0.0
+    overheads: Overheads = Overheads()
+    cores: int | None = None
 
     def draw(self, rng: random.Random) -> int:
         """The length of one answer: at least 1, at most the limit."""

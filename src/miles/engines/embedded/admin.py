@@ -105,6 +105,7 @@ class AdminRoutes:
                 "num_waiting_requests": len(scheduler.waiting),
                 "is_paused": scheduler.is_paused,
                 "weight_version": scheduler.version,
+                "work": scheduler.work.to_wire(),
             }
         )
         return json_response({**self._options, "context_len": self._model.context_len, "internal_states": [state]})

@@ -7,17 +7,22 @@ Pure bookkeeping over a runner; one thread owns it.
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from miles.engines.embedded.finish import Decode, abort_finish, finish_of, length_finish
 from miles.engines.embedded.request import Generation, Request
 from miles.engines.embedded.runner import Runner
+from miles.engines.embedded.work import Work, joined
 from miles.engines.wire import PauseMode
 
 
 class Scheduler:
-    """Continuous batching over ``num_slots`` slots; row i of ``rows`` sits in slot i."""
+    """Continuous batching over ``num_slots`` slots; row i of ``rows`` sits in slot i.
+
+    work: what steps took since weights were replaced for the first time; those before were the model's first.
+    """
 
     def __init__(self, runner: Runner, num_slots: int, version: str, end_ids: frozenset[int], decode: Decode) -> None:
         self._runner = runner
@@ -28,6 +33,8 @@ class Scheduler:
         self.is_paused = self.has_no_cache = False
         self.waiting: deque[Generation] = deque()
         self.rows: list[Generation] = []
+        self.work = Work()
+        self._is_warm = False
 
     @property
     def has_work(self) -> bool:
@@ -57,13 +64,19 @@ class Scheduler:
 
     def step(self) -> list[Generation]:
         """Let waiting requests join, add one token to every row; return those that finished or failed."""
-        finished = self._admit()
+        began = time.thread_time()
+        joining, finished = self._choose()
+        step = joined(joining)
+        if joining:
+            finished += self._join(joining)
         if self.rows:
+            step = step.and_decoded(len(self.rows))
             finished += self._advance()
+        self.work.add(step, len(finished), time.thread_time() - began)
         return finished
 
-    def _admit(self) -> list[Generation]:
-        """Fill free slots from the queue; requests for no tokens end without a slot."""
+    def _choose(self) -> tuple[list[Generation], list[Generation]]:
+        """Who fills free slots from the queue, alike lengths together; and requests for no tokens, which end without a slot."""
         joining: list[Generation] = []
         empty: list[Generation] = []
         while self.waiting and len(self.rows) + len(joining) < self._num_slots:
@@ -72,12 +85,13 @@ class Scheduler:
             (joining if wants_tokens else empty).append(generation)
         for generation in empty:
             generation.finish = length_finish(0)
-        if not joining:
-            return self._closed(empty)
-        joining.sort(key=lambda generation: generation.num_tokens)  # alike lengths are prefilled together
+        joining.sort(key=lambda generation: generation.num_tokens)
+        return joining, self._closed(empty)
+
+    def _join(self, joining: list[Generation]) -> list[Generation]:
         first = len(self.rows)
         self.rows += joining
-        return self._closed(empty) + self._draw(first, lambda: self._runner.prefill(joining, first))
+        return self._draw(first, lambda: self._runner.prefill(joining, first))
 
     def _advance(self) -> list[Generation]:
         return self._draw(0, lambda: self._runner.decode(len(self.rows)))
@@ -166,6 +180,8 @@ class Scheduler:
 
     def weights_replaced(self, new_version: str | None) -> None:
         """The runner computes with new weights from here on; None keeps the version's name."""
+        if not self._is_warm:
+            self.work, self._is_warm = Work(), True
         for generation in [*self.rows, *self.waiting]:
             generation.note_weights_replaced(self.version)
         if new_version is not None:
