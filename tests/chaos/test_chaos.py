@@ -1,11 +1,10 @@
 """The driver is killed at random moments; what the run amounts to in the end is what an undisturbed one does."""
 
-import itertools
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.lives import live_through
+from tests.chaos.lives import live_through, num_alike
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 SHORT = ("--preset", "reverse", "--num-rollout", "24", "--save-interval", "2", "--skip-eval-before-train")
@@ -31,11 +30,6 @@ def test_a_run_killed_at_any_step_goes_on_with_other_ranks(tmp_path: Path) -> No
     whole = live_through(flags, tmp_path / "whole", 0, seed=0)
     chaos = live_through(flags, tmp_path / "run", 2, seed=11, within_rows=3, ranks=(1, 2))
     chaos.check(9, batch_size=16)
-    pairs = list(zip(chaos.steps, whole.steps, strict=True))
-    same = list(itertools.takewhile(lambda pair: pair[0]["rollout/raw_reward"] == pair[1]["rollout/raw_reward"], pairs))
-    assert same, "later answers may differ, where two tokens are nearly as likely"
-    for mine, theirs in same:
-        assert mine["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-3, abs=1e-6)
-        assert mine["train/grad_norm"] == pytest.approx(theirs["train/grad_norm"], rel=1e-3)
+    assert num_alike(chaos.steps, whole.steps, tolerance=1e-3) > 0
     kept = {path.name for path in (tmp_path / "run/checkpoints").glob("rollout-*")}
     assert kept == {"rollout-000007", "rollout-000008"}
