@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from miles.engines.embedded.runner import TorchRunner
+from miles.engines.embedded.work import Work
 
 from .engine_fixtures import LONG, Http, ModelFolders, options_for, running
 
@@ -153,9 +154,9 @@ async def test_a_failure_inside_a_step_is_a_500_with_its_words(http: Http, monke
 async def test_server_info(http: Http) -> None:
     _, info = await http.get("/get_server_info")
     assert (info["num_slots"], info["context_len"], info["deterministic"]) == (8, 512, False)
-    assert info["internal_states"] == [
-        {"num_running_requests": 0, "num_waiting_requests": 0, "is_paused": False, "weight_version": "0"}
-    ]
+    (state,) = info["internal_states"]
+    assert state.pop("work").keys() == Work().to_wire().keys()
+    assert state == {"num_running_requests": 0, "num_waiting_requests": 0, "is_paused": False, "weight_version": "0"}
 
 
 requests = st.lists(

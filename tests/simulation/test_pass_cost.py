@@ -46,6 +46,6 @@ def test_a_shared_prompt_is_computed_once_and_what_was_answered_again() -> None:
         return Generation(Request("r", prompt, sampling), list(range(answered)))
 
     rows = [row((1, 2, 3), 0), row((1, 2, 3), 4), row((7, 7), 1)]
-    assert joined(rows) == StepWork(1, 3, 3 + 2 + 5, 2, 5)
-    assert joined(rows).and_decoded(6) == StepWork(2, 9, 16, 2, 5)
+    assert joined(rows) == StepWork(2, 3, 3 + 2 + 5, 2, 5)
+    assert joined(rows).and_decoded(6) == StepWork(3, 9, 16, 2, 5)
     assert joined([]).and_decoded(6) == StepWork(1, 6, 6, 0, 0)

@@ -135,8 +135,9 @@ class SimulatedEngine:
     async def _prefill(self, joining: list[Decoding]) -> None:
         """Each distinct prompt once, and what was answered before a retraction."""
         prompts = len({id(sample.prompt) for sample in joining})
-        tokens = prompts * self._workload.prompt_tokens + sum(sample.done for sample in joining)
-        await self._compute(self._cores.begin(self._speeds.prefill_pass(len(joining), tokens)))
+        answered = sum(sample.done for sample in joining)
+        tokens = prompts * self._workload.prompt_tokens + answered
+        await self._compute(self._cores.begin(self._speeds.prefill(len(joining), tokens, again=answered > 0)))
         await self._advance([sample for sample in joining if sample in self._running], 1)
 
     async def _decode(self) -> None:

@@ -40,10 +40,14 @@ class Speeds:
         """Seconds of one step with so many samples."""
         return self.decode_seconds + self.decode_seconds_per_sample * num_running
 
-    def prefill_pass(self, num_rows: int, num_tokens: float) -> float:
-        """Seconds until so many rows that join have drawn their next token, so many tokens being computed for it."""
+    def prefill(self, num_rows: int, num_tokens: float, *, again: bool) -> float:
+        """Seconds until so many rows that join have drawn their next token, so many tokens being computed for it.
+
+        again: some of them are answers so far, which takes a second pass behind that over the prompts.
+        """
         token_seconds = self.token_seconds or 0.0
-        return self.decode_step(num_rows) + token_seconds * (num_tokens - num_rows)
+        first = self.decode_step(num_rows) + token_seconds * (num_tokens - num_rows)
+        return first + self.decode_seconds if again else first
 
     def train_step(self, num_tokens: int) -> float:
         """Seconds of a training step on so many response tokens."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from miles.engines.embedded.options import Dtype
-from miles.engines.embedded.slots import ATTENTION_NAME, SlotCache
+from miles.engines.embedded.slots import ATTENTION_NAME, Packed, SlotCache
 from miles.errors import EngineError
 
 SUPPORTED_MODEL_TYPES = ("llama", "qwen2", "qwen3")
@@ -63,10 +63,15 @@ class LoadedModel:
         return SlotCache(*shape, dtype=self.dtype)
 
     @torch.inference_mode()
-    def hidden_states(self, input_ids: Tensor, positions: Tensor, mask: Tensor | None, cache: SlotCache) -> Tensor:
-        """Last hidden states [batch, tokens, hidden] of ``input_ids`` [batch, tokens] at ``positions`` (same shape)."""
+    def hidden_states(
+        self, input_ids: Tensor, positions: Tensor, mask: Tensor | None, cache: SlotCache, packed: Packed | None = None
+    ) -> Tensor:
+        """Last hidden states [batch, tokens, hidden] of ``input_ids`` [batch, tokens] at ``positions`` (same shape).
+
+        packed: how the only row of the batch is cut into rows, which ``mask`` and the plan of ``cache`` are for.
+        """
         out = self.network.get_decoder()(
-            input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, packed=packed
         )
         states: Tensor = out.last_hidden_state
         return states

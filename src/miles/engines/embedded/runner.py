@@ -15,6 +15,7 @@ from miles.engines.embedded.model import LoadedModel
 from miles.engines.embedded.prefill import HeadPass, Joining, fixed_passes, head_passes, split, tail_passes, whole_steps
 from miles.engines.embedded.request import Generation
 from miles.engines.embedded.sampling import RowParams, sample
+from miles.engines.embedded.slots import pack
 
 DECODE_TILE = 32  # slots of one deterministic decode pass
 
@@ -98,19 +99,15 @@ class TorchRunner:
         logits[rows] = self._model.logits(hidden[torch.arange(batch.num_rows), last])[sources]
 
     def _prefill_tails(self, batch: Sequence[Joining], rows: Tensor, first_slot: int, logits: Tensor) -> None:
-        """Compute tails behind the heads that are in the cache, put down the logits behind them.
-
-        A shorter tail is filled up with its last token at its last position: what that computes is there already.
-        """
-        longest = max(len(tail) for _, tail in batch)
-        input_ids = torch.tensor([[*tail, *tail[-1:] * (longest - len(tail))] for _, tail in batch])
-        ends = torch.tensor([len(head) + len(tail) for head, tail in batch])
-        starts = torch.tensor([len(head) for head, _ in batch])
-        positions = torch.minimum(starts[:, None] + torch.arange(longest), ends[:, None] - 1)
-        length = min(self._context_len, whole_steps(int(ends.max())))
-        self._cache.plan_tails(first_slot + rows, positions, length)
-        hidden = self._model.hidden_states(input_ids, positions, self._hides_later(positions, length), self._cache)
-        logits[rows] = self._model.logits(hidden[torch.arange(len(batch)), ends - starts - 1])
+        """Compute tails behind the heads that are in the cache, put down the logits behind them."""
+        packed = pack([len(tail) for _, tail in batch])
+        positions = torch.tensor([len(head) for head, _ in batch])[packed.row] + packed.place
+        length = min(self._context_len, whole_steps(int(positions.max()) + 1))
+        self._cache.plan_tails(first_slot + rows, packed, positions, length)
+        input_ids = torch.tensor([[token for _, tail in batch for token in tail]])
+        mask = self._hides_later(positions[packed.token_at], length)
+        hidden = self._model.hidden_states(input_ids, positions[None], mask, self._cache, packed)
+        logits[rows] = self._model.logits(hidden[0, packed.token_at[:, -1]])
 
     def _hides_later(self, positions: Tensor, length: int) -> Tensor:
         """Additive mask [rows, 1, tokens, length]: a token at ``positions`` [rows, tokens] sees itself and those before."""

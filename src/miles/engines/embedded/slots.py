@@ -7,7 +7,8 @@ files work unmodified. The runner says with ``plan_prefill``, ``plan_tails`` and
 forward pass is for.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,27 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 ATTENTION_NAME = "miles_slots"
+
+
+class Packed(NamedTuple):
+    """Rows of different lengths behind one another in one row of tokens, so that none of them is padded.
+
+    row, place: [tokens], to which row a token belongs and at which place of it.
+    token_at: [rows, longest], the token at a place of a row; places behind its end repeat its last token.
+    """
+
+    row: Tensor
+    place: Tensor
+    token_at: Tensor
+
+
+def pack(lengths: Sequence[int]) -> Packed:
+    """Rows of so many tokens each, all at least one."""
+    sizes = torch.tensor(lengths)
+    starts = sizes.cumsum(0) - sizes
+    row = torch.repeat_interleave(sizes)
+    token_at = starts[:, None] + torch.minimum(torch.arange(max(lengths)), sizes[:, None] - 1)
+    return Packed(row, torch.arange(len(row)) - starts[row], token_at)
 
 
 class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
@@ -45,15 +67,18 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
         """The next forward pass computes sequences from position 0; ``slots[i]`` keeps what its row ``sources[i]`` gives."""
         self._rows, self._sources, self._index = slots, sources, None
 
-    def plan_tails(self, slots: Tensor, positions: Tensor, length: int) -> None:
-        """The next forward pass adds tokens to these slots.
+    def plan_tails(self, slots: Tensor, packed: "Packed", positions: Tensor, length: int) -> None:
+        """The next forward pass adds packed rows of tokens to these slots.
 
         Args:
             slots: [n] int64.
-            positions: [n, tokens] int64, where the tokens go.
+            packed: n rows.
+            positions: [tokens] int64, where the tokens go.
             length: positions that attention sees, > every one of ``positions``.
         """
-        self._plan_index(slots, positions)
+        num_kv_heads, context_len = self._kv.shape[3:5]
+        heads = slots[packed.row] * num_kv_heads + torch.arange(num_kv_heads)[:, None]
+        self._index = (heads * context_len + positions).flatten()
         self._rows, self._length = slots, length
 
     def plan_decode(self, rows: slice, positions: Tensor, length: int) -> None:
@@ -64,14 +89,10 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is not typed
             positions: [rows] int64, where the token goes.
             length: positions that attention sees, > every one of ``positions``.
         """
-        self._plan_index(torch.arange(rows.start, rows.stop), positions[:, None])
-        self._rows, self._length = rows, length
-
-    def _plan_index(self, slots: Tensor, positions: Tensor) -> None:
-        """Where [slots, kv heads, tokens] lie in the flattened layer."""
         num_kv_heads, context_len = self._kv.shape[3:5]
-        heads = slots[:, None] * num_kv_heads + torch.arange(num_kv_heads)
-        self._index = (heads[:, :, None] * context_len + positions[:, None, :]).flatten()
+        heads = torch.arange(rows.start, rows.stop)[:, None] * num_kv_heads + torch.arange(num_kv_heads)
+        self._index = (heads * context_len + positions[:, None]).flatten()
+        self._rows, self._length = rows, length
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store new keys and values [batch, kv heads, tokens, head size]; return those that attention reads."""
@@ -115,9 +136,12 @@ def slot_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    packed: Packed | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Grouped-query attention: without repeated keys for one token a row, causal for whole sequences.
+    """Grouped-query attention: without repeated keys where there is a mask, causal for whole sequences.
+
+    Rows that are packed are spread out for it, with padding; everything else in a layer is computed without.
 
     Args:
         module: the attention layer (unused).
@@ -126,21 +150,25 @@ def slot_attention(
         value: see ``key``.
         attention_mask: [batch, 1, tokens, length], additive; None for sequences from position 0, which are causal.
         scaling: factor of the scores.
+        packed: how the one row of ``query`` is cut; keys, values and mask have the rows.
 
     Returns:
         [batch, tokens, heads, head size], and None for the weights.
     """
+    if packed is not None:
+        spread = query[0][:, packed.token_at].transpose(0, 1)
+        out, _ = slot_attention(module, spread, key, value, attention_mask, scaling)
+        return out[packed.row, packed.place][None], None
     batch, heads, tokens, size = query.shape
     groups = heads // key.shape[1]
-    if attention_mask is None or tokens > 1:
+    if attention_mask is None:
         key, value = (_repeated(states, groups) for states in (key, value))
-        is_causal = attention_mask is None
-        out = F.scaled_dot_product_attention(query, key, value, attention_mask, is_causal=is_causal, scale=scaling)
-        return out.transpose(1, 2), None
-    # The query heads of a group take the place of query tokens: they see the same keys.
-    folded = query.reshape(batch, heads // groups, groups, size)
-    out = F.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
-    return out.reshape(batch, tokens, heads, size), None
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling).transpose(1, 2), None
+    # The query heads of a group stand beside each other as if they were query tokens: they see the same keys.
+    folded = query.reshape(batch, heads // groups, groups * tokens, size)
+    mask = attention_mask if tokens == 1 else attention_mask.repeat(1, 1, groups, 1)
+    out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+    return out.reshape(batch, heads, tokens, size).transpose(1, 2), None
 
 
 def _repeated(states: Tensor, groups: int) -> Tensor:

@@ -31,11 +31,12 @@ class StepWork(NamedTuple):
 
 
 def joined(generations: Sequence[Generation]) -> StepWork:
-    """The prefill of rows that join: each distinct prompt once, and what was answered before a retraction."""
+    """The prefill of rows that join: each distinct prompt once, and in a pass behind it what was answered before a retraction."""
     prompts = {generation.request.input_ids for generation in generations}
     prompt_tokens = sum(map(len, prompts))
     answered = sum(len(generation.output_ids) for generation in generations)
-    return StepWork(int(bool(prompts)), len(generations), prompt_tokens + answered, len(prompts), prompt_tokens)
+    num_passes = int(bool(prompts)) + int(answered > 0)
+    return StepWork(num_passes, len(generations), prompt_tokens + answered, len(prompts), prompt_tokens)
 
 
 @dataclass(slots=True)
