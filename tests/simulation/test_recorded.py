@@ -79,7 +79,7 @@ def test_cpu_seconds_of_every_part_are_found_again(tmp_path: Path) -> None:
     assert (speeds.train_seconds, speeds.export_seconds, speeds.pause_seconds) == pytest.approx((0.6, 0.2, 0.1))
     assert (workload.prompt_tokens, workload.cores) == (11, 2)
     found = replace(workload.overheads, group_wait_seconds=0.0)
-    expected = Overheads(0.16 / 16, 0.1 + REST, 0.01, 0.02, ANSWER, 0.0, 0.1, 0.09, 0.08)
+    expected = Overheads(0.16 / 16, 0.1 + REST, 0.01, 0.02, ANSWER, 0.0, 0.0, 0.1, 0.09, 0.08)
     assert [getattr(found, name) for name in Overheads.__slots__] == pytest.approx(
         [getattr(expected, name) for name in Overheads.__slots__], abs=1e-9
     )

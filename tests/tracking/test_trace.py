@@ -50,3 +50,12 @@ def test_a_role_that_lost_a_process_is_left_out() -> None:
     process.communicate(b"\n")
     assert clocks.read().keys() == {"driver", "policy"}
     assert CpuClocks({"engines": [process.pid, os.getpid()]}).read().keys() == {"driver"}
+
+
+@pytest.mark.skipif(clock_of(os.getpid()) is None, reason="this system has no clocks of processes")
+def test_the_time_of_others_that_ended_stays_what_it_was() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    clocks = CpuClocks({}, [process.pid, os.getpid()])
+    before = clocks.read()["others"]
+    process.communicate(b"\n")
+    assert clocks.read()["others"] >= before

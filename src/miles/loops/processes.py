@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from miles.config.commands import AnyConfig
@@ -124,6 +125,12 @@ async def beside_engines(
 async def pids_of(actors: Sequence[Any]) -> list[int]:
     """The process of each actor."""
     return list(await asyncio.gather(*(actor.__ray_call__.remote(pid_of) for actor in actors)))
+
+
+def other_children(pids: Mapping[str, Sequence[int]]) -> list[int]:
+    """Processes that this one started, or that they started, beside those of the roles."""
+    known = {pid for theirs in pids.values() for pid in theirs}
+    return [child.pid for child in psutil.Process().children(recursive=True) if child.pid not in known]
 
 
 def pid_of(_actor: object) -> int:

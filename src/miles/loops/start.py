@@ -20,7 +20,7 @@ from miles.loops.endings import held_folder, interruptible, tell_start, told_how
 from miles.loops.evaluation import EvaluationParts, bound_evaluator, evaluation_beside, goes_beside
 from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
-from miles.loops.processes import Processes, processes
+from miles.loops.processes import Processes, other_children, processes
 from miles.loops.publishing import publisher_of
 from miles.loops.records import CheckpointSaver, RunJournal
 from miles.loops.resume import Start, find_start, with_ledger
@@ -101,7 +101,7 @@ async def whole_run(attempt: Attempt, cluster: Cluster) -> None:
     config, derived, reporter = attempt.resolution.config, attempt.resolution.derived, attempt.reporter
     reporter.stage("starting engines and the policy")
     async with processes(config, derived, cluster, attempt.folder.logs, reporter.note) as running:
-        attempt.trace.watch_cpu(CpuClocks(running.pids))
+        attempt.trace.watch_cpu(CpuClocks(running.pids, other_children(running.pids)))
         state, data, ledger = attempt.start.state, attempt.data, attempt.start.ledger
         side = build_rollout(
             config, derived, data.tokenizer, running.engines, attempt.clock, reporter.note,

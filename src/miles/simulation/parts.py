@@ -77,10 +77,14 @@ def ended(sample: Sample, length: int, rng: random.Random | None) -> Sample:
 
 @dataclass(slots=True)
 class SimulatedPolicy:
-    """Takes its time in proportion to the tokens, once the driver has handed them over. busy_seconds: time spent training."""
+    """Takes its time in proportion to the tokens, once the driver has handed them over. busy_seconds: time spent training.
+
+    host: the cores of whatever else runs beside; cores: its own ranks'.
+    """
 
     clock: Clock
     driver: Process
+    host: Cores
     cores: Cores
     workload: Workload
     num_ranks: int
@@ -92,8 +96,10 @@ class SimulatedPolicy:
         overheads = self.workload.overheads
         await self.driver.work(overheads.driver_train_seconds)
         began = self.clock.now()
+        beside = asyncio.create_task(self.host.work(overheads.others_seconds))
         await self.compute(self.workload.speeds.train_step(sum(len(sample.response_ids) for sample in rollout.samples)))
         self.busy_seconds += self.clock.now() - began
+        await beside
         await self.clock.sleep(overheads.train_wait_seconds)
         return StepReport({}, self.num_steps)
 

@@ -15,7 +15,7 @@ from miles.simulation.pass_cost import fit
 from miles.simulation.simulate import simulate
 from miles.simulation.trace_file import RecordedTrace, read_trace
 from miles.simulation.workload import Overheads, Speeds, Workload, from_histogram
-from miles.tracking.cpu_clocks import DRIVER, ENGINES, POLICY
+from miles.tracking.cpu_clocks import DRIVER, ENGINES, OTHERS, POLICY
 from miles.tracking.metrics_file import read_rows
 from miles.types import Metrics
 
@@ -79,6 +79,7 @@ def computed(trace: RecordedTrace, rows: list[Metrics], resolution: Resolution, 
         driver_export_seconds=in_export,
         driver_update_seconds=in_update,
         answer_seconds=answer_seconds(trace),
+        others_seconds=trace.cpu_from_one_to_the_next("rollout", OTHERS),
         train_wait_seconds=max(0.0, trace.seconds("step") - trace.cpu("step", DRIVER) - train),
         export_wait_seconds=max(0.0, trace.seconds("stage") - in_export - export),
         update_wait_seconds=max(0.0, trace.seconds("publish") - in_update - update),

@@ -75,7 +75,7 @@ async def _run(resolution: Resolution, workload: Workload, num_engines: int, num
     fn = rollout_function(
         RolloutFnInput(config, derived, prompts, ledger, generator, clock, room=fleet, interrupt=fleet.interrupt)
     )
-    policy = SimulatedPolicy(clock, driver, devices, workload, num_ranks, derived.num_steps_per_rollout)
+    policy = SimulatedPolicy(clock, driver, host, devices, workload, num_ranks, derived.num_steps_per_rollout)
     alone = derived.update_weight_transfer_mode == "disk" and not config.engine.check_weight_update
     publisher = SimulatedPublisher(clock, driver, policy, fleet, workload, alone, retracts_at_updates(config))
     cadence = Cadence(num_steps, derived.update_weights_interval, eval_before_train=False)

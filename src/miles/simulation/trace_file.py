@@ -50,7 +50,7 @@ class RecordedTrace:
 
     def cpu_from_one_to_the_next(self, kind: str, role: str) -> float:
         """Median CPU seconds of a role between the beginnings of two of them, one after the other."""
-        began = {number: span.cpu_began[role] for number, span in self.spans.get(kind, {}).items()}
+        began = {number: span.cpu_began[role] for number, span in self.spans.get(kind, {}).items() if role in span.cpu_began}
         return statistics.median([began[n + 1] - began[n] for n in began if n + 1 in began] or [0.0])
 
     def _after_the_first(self, kind: str) -> list[RecordedSpan]:

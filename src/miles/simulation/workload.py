@@ -60,7 +60,7 @@ class Overheads:
 
     driver_group_seconds: of the driver, for each group that it asks for, reads and scores; driver_train_seconds,
     driver_export_seconds, driver_update_seconds: for a training step with what goes with it, an export, an update.
-    answer_seconds: of an engine, for each answer beside its passes.
+    answer_seconds: of an engine, for each answer beside its passes. others_seconds: of processes beside, for a step.
     train_wait_seconds, export_wait_seconds, update_wait_seconds, group_wait_seconds: nobody computes.
     """
 
@@ -69,6 +69,7 @@ class Overheads:
     driver_export_seconds: float = 0.0
     driver_update_seconds: float = 0.0
     answer_seconds: float = 0.0
+    others_seconds: float = 0.0
     group_wait_seconds: float = 0.0
     train_wait_seconds: float = 0.0
     export_wait_seconds: float = 0.0

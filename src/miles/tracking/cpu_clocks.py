@@ -4,17 +4,20 @@ import ctypes
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-DRIVER, POLICY, ENGINES = "driver", "policy", "engines"
+DRIVER, POLICY, ENGINES, OTHERS = "driver", "policy", "engines", "others"
 
 
 class CpuClocks:
     """Reads how long this process, the driver, and others of this host have been at work.
 
     pids: by role. A role one of whose processes has no clock (it has ended, or the system knows none) is left out.
+    others: processes beside them, such as Ray's own, some of which may end.
     """
 
-    def __init__(self, pids: Mapping[str, Sequence[int]]) -> None:
+    def __init__(self, pids: Mapping[str, Sequence[int]], others: Sequence[int] = ()) -> None:
+        self._others = {clock: 0.0 for pid in others if (clock := clock_of(pid)) is not None}
         self._clocks: dict[str, list[int]] = {}
         for role, theirs in pids.items():
             clocks = [clock for pid in theirs if (clock := clock_of(pid)) is not None]
@@ -29,7 +32,13 @@ class CpuClocks:
                 seconds[role] = sum(map(time.clock_gettime, clocks))
             except OSError:  # one has ended, so that the sum would go back
                 continue
-        return seconds
+        return seconds | self._read_others()
+
+    def _read_others(self) -> dict[str, float]:
+        for clock in self._others:
+            with suppress(OSError):  # it has ended and stays at what was read last
+                self._others[clock] = time.clock_gettime(clock)
+        return {OTHERS: sum(self._others.values())} if self._others else {}
 
 
 def clock_of(pid: int) -> int | None:
