@@ -31,12 +31,12 @@ def test_costs_without_noise_are_found_again(costs: tuple[float, float, float]) 
     assert fit(halves) == pytest.approx(costs, abs=1e-8)
 
 
-@given(st.lists(st.floats(0, 1), min_size=len(STEPS), max_size=len(STEPS)))
+@given(st.lists(st.floats(1e-9, 1), min_size=len(STEPS), max_size=len(STEPS)))
 @settings(max_examples=100, deadline=None)
 def test_no_cost_is_negative_whatever_was_measured(seconds: list[float]) -> None:
     found = fit([worked(STEPS, seconds)])
     assert min(found) >= 0
-    assert max(found) > 0 or max(seconds) == 0
+    assert max(found) > 0
 
 
 def test_a_shared_prompt_is_computed_once_and_what_was_answered_again() -> None:
