@@ -15,6 +15,7 @@ from miles.config.resolution import Resolution
 from miles.config.user_code import check_user_code
 from miles.engines.wire import PauseMode
 from miles.errors import CheckpointError, MilesError
+from miles.long_lived import keep_what_is_loaded
 from miles.loops.data import RunData, load_data
 from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends, trackers_of
 from miles.loops.evaluation import EvaluationParts, bound_evaluator, evaluation_beside, goes_beside
@@ -152,6 +153,7 @@ async def train(attempt: Attempt, running: Processes, side: RolloutSide, weights
     )  # fmt: skip
     attempt.run = run
     attempt.reporter.stage("training")
+    keep_what_is_loaded()
     work = asyncio.create_task(run_schedule(run, resolution.derived.schedule), name="loop")
     try:
         await until_done(work, running.deaths)

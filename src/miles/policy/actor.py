@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
 from miles.errors import PolicyError
+from miles.long_lived import keep_what_is_loaded
 from miles.policy.batch import TrainBatch
 from miles.policy.known import Known
 from miles.policy.rank_worker import RankWorker
@@ -47,6 +48,7 @@ class PolicyWorker(RankWorker):
         from miles.policy.trainer import Trainer
 
         self._started = Trainer(self._config, self._derived, ranks)
+        keep_what_is_loaded()
 
     @property
     def _trainer(self) -> "Trainer":

@@ -157,7 +157,13 @@ class SingleTurnGroupGenerator:
 
     def _sample(self, prompt: Prompt, place: int, request: GenerateRequest, answer: Answer, earlier: Sample | None) -> Sample:
         check_answer(request, answer)
-        later = Sample(
+        if earlier is None:
+            return self._later(prompt, place, answer, self._text(request, answer, answer.output_ids))
+        whole = joined(earlier, self._later(prompt, place, answer, ""))
+        return replace(whole, text=self._text(request, answer, whole.response_ids))
+
+    def _later(self, prompt: Prompt, place: int, answer: Answer, text: str) -> Sample:
+        return Sample(
             group_index=prompt.index,
             sample_index=place,
             prompt_ids=prompt.token_ids,
@@ -166,12 +172,13 @@ class SingleTurnGroupGenerator:
             loss_mask=(1,) * len(answer.output_ids) if answer.loss_mask is None else answer.loss_mask,
             versions=answer.versions,
             status=STATUS_OF[answer.finish_reason],
+            text=text,
         )
-        whole = joined(earlier, later) if earlier else later
-        text = self._tokenizer.decode(list(whole.response_ids), skip_special_tokens=True)
-        if answer.finish_reason == "stop" and answer.loss_mask is None:
-            text = before_stop(text, request.sampling.stop)
-        return replace(whole, text=text)
+
+    def _text(self, request: GenerateRequest, answer: Answer, token_ids: Sequence[int]) -> str:
+        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        ends_at_stop = answer.finish_reason == "stop" and answer.loss_mask is None
+        return before_stop(text, request.sampling.stop) if ends_at_stop else text
 
 
 def sample_seed(seed: int, purpose: str, group_index: int, sample_index: int, start: int = 0) -> int:

@@ -21,6 +21,7 @@ from miles.engines.embedded.runner import TorchRunner
 from miles.engines.embedded.scheduler import Scheduler
 from miles.engines.wire import PauseMode
 from miles.errors import EngineError
+from miles.long_lived import keep_what_is_loaded
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -148,6 +149,7 @@ class Worker:
                 f"context_len = {context_len} does not fit {options.model_path}, which takes 2 to {model.context_len} tokens."
             )
         runner = TorchRunner(model, options.num_slots, context_len, deterministic=options.deterministic)
+        keep_what_is_loaded()
         self._loop.call_soon_threadsafe(_settle, self._loaded, replace(model, context_len=context_len), None)
         return Scheduler(runner, options.num_slots, options.weight_version, model.end_ids, model.tokenizer.decode)
 
