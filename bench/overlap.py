@@ -75,10 +75,10 @@ def look(driver: int) -> Counter[str]:
 class Watch(threading.Thread):
     """Holds a run's processes to their cores and reads their CPU times while rows are written."""
 
-    def __init__(self, driver: int, metrics: Path, warm_up: int) -> None:
+    def __init__(self, driver: int, metrics: Path, rollouts: int) -> None:
         super().__init__(daemon=True)
         self.over = threading.Event()
-        self._driver, self._metrics, self._warm_up = driver, metrics, warm_up
+        self._driver, self._metrics, self._rollouts = driver, metrics, rollouts
         self._looks: list[tuple[int, Counter[str]]] = []
 
     def run(self) -> None:
@@ -89,11 +89,11 @@ class Watch(threading.Thread):
                 seconds = look(self._driver)
             except psutil.Error:
                 continue
-            if rows >= self._warm_up and len(seconds) == len(ROLES):
+            if self._rollouts // WARM_UP <= rows < self._rollouts and len(seconds) == len(ROLES):
                 self._looks.append((rows, seconds))
 
     def cpu_per_step(self) -> dict[str, float]:
-        """Between the first look after the warm-up and the last, by role."""
+        """Between the first look after the warm-up and the last before the final step with its evaluation, by role."""
         (first, before), (last, after) = self._looks[0], self._looks[-1]
         return {role: (after[role] - before[role]) / max(last - first, 1) for role in ROLES}
 
@@ -106,7 +106,7 @@ def run(schedule: str, folder: Path, rollouts: int, seed: int, more: list[str]) 
         process = subprocess.Popen(
             [MILES, *COMMANDS[schedule], *flags], stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
         )
-        watch = Watch(process.pid, folder / "metrics.jsonl", rollouts // WARM_UP)
+        watch = Watch(process.pid, folder / "metrics.jsonl", rollouts)
         watch.start()
         status = process.wait()
     watch.over.set()
