@@ -107,7 +107,7 @@ def answer_seconds(trace: RecordedTrace) -> float:
     used = max(span.cpu_ended[ENGINES] for span in spans) - updates[first].cpu_ended[ENGINES]
     updating = sum(span.cpu_of(ENGINES) for number, span in updates.items() if number != first)
     stepping, answers = (sum(work[name] for work in trace.engine_work) for name in ("seconds", "num_answers"))
-    return max(0.0, float(used - updating - stepping) / answers)
+    return max(0.0, float((used - updating - stepping) / answers))
 
 
 def rollout_seconds(workload: Workload, resolution: Resolution, num_steps: int) -> float:

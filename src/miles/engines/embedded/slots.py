@@ -157,7 +157,7 @@ def slot_attention(
     """
     if packed is not None:
         spread = query[0][:, packed.token_at].transpose(0, 1)
-        out, _ = slot_attention(module, spread, key, value, attention_mask, scaling)
+        out = slot_attention(module, spread, key, value, attention_mask, scaling)[0]
         return out[packed.row, packed.place][None], None
     batch, heads, tokens, size = query.shape
     groups = heads // key.shape[1]
