@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from miles.engines.sglang_server.guard import remove_orphans
-from miles.engines.sglang_server.guarded import Guarded
+from miles.engines.sglang_server.guarded import Guarded, signal_words
 from miles.engines.sglang_server.ports import free_port, port_range
 from miles.errors import EngineError
 
@@ -112,6 +112,14 @@ def test_a_killed_guard_takes_the_command_with_it(start: Start, left_over: list[
 def test_a_signal_shows_in_the_exit_code(start: Start, number: int, code: int) -> None:
     guard = start(f"import os; os.kill(os.getpid(), {int(number)})")
     assert guard.wait(20) == code
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    (None, ""), (0, ""), (1, ""), (2, ""), (255, ""), (143, " (SIGTERM)"), (-6, " (SIGABRT)"),
+    (137, " (SIGKILL, which the system sends when memory runs out)"),
+])  # fmt: skip
+def test_a_signal_is_named_and_what_usually_sends_it(code: int | None, words: str) -> None:
+    assert signal_words(code) == words
 
 
 async def test_a_port_that_another_took_in_between_is_noticed(tmp_path: Path) -> None:

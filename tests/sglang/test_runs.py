@@ -61,6 +61,9 @@ LOSING = (
 
 def test_lost_servers_cost_no_sample_and_the_run_learns(start_miles: Start) -> None:
     run = start_miles(*LOSING, "--engine", "sglang", "--rollout-temperature", "0.9", "--num-rollout", "150")
+    run.wait_for_rows(5)
+    logs = [(run.run_dir / "logs" / f"engine-{engine}.log").read_text() for engine in (0, 1)]
+    assert all(log.count("Prefill batch") > 5 for log in logs), "requests are spread"
     both_are_lost(run, "sglang::scheduler", "sglang::scheduler")
     assert served_again(run) == [0, 1]
     loses_nothing(run, 150)

@@ -55,7 +55,7 @@ class RouterServer:
         options = self._options
         ports = port_range(options.number, options.first_port)
         port = free_port(options.host, ports)
-        metrics_port = free_port(options.host, ports[ports.index(port) + 1 :])
+        metrics_port = free_port(options.host, [other for other in ports if other != port])
         self.process.launch(router_command(options, port, metrics_port), os.environ)
         client = RouterClient(f"http://{options.host}:{port}", max_generations=options.max_generations)
         try:

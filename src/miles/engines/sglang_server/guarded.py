@@ -1,6 +1,7 @@
 """A command under a guard, as a child of this process: launch, watch, say why it ended, end it with everything of it."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,18 @@ class Guarded:
             await asyncio.to_thread(self._guard.wait, STOP_SECONDS)
 
     def _ended_words(self, code: int | None) -> str:
-        return f"{self.title} ended with exit code {code}.\nIts last lines ({self.log}):\n{last_lines(self.log)}"
+        return (
+            f"{self.title} ended with exit code {code}{signal_words(code)}.\nIts last lines ({self.log}):\n{last_lines(self.log)}"
+        )
+
+
+def signal_words(code: int | None) -> str:
+    """The signal behind an exit code, in brackets; "" where there is none. The guard reports signal n as 128 + n."""
+    number = 0 if code is None else max(-code, code - 128)
+    if number not in set(signal.Signals):
+        return ""
+    hint = ", which the system sends when memory runs out" if number == signal.SIGKILL else ""
+    return f" ({signal.Signals(number).name}{hint})"
 
 
 def listens_at(pid: int, port: int) -> bool:

@@ -1,7 +1,7 @@
 """Ports for servers: each engine has a range of its own, below those that the system hands out."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from miles.errors import EngineError
 
@@ -14,17 +14,20 @@ def port_range(number: int, first_port: int) -> range:
     return range(begin, begin + PORTS_PER_ENGINE)
 
 
-def free_port(host: str, ports: Iterable[int]) -> int:
+def free_port(host: str, ports: Sequence[int]) -> int:
     """The first port that nobody listens on.
 
     Raises:
         EngineError: there is none, or the host has no such address.
     """
-    words = "there is none"
+    words = ""
     for port in ports:
         try:
             with socket.create_server((host, port)):
                 return port
         except OSError as error:
             words = str(error)
-    raise EngineError(f"no port of {ports} is free at {host} ({words}). End what holds them, or choose others.")
+    raise EngineError(
+        f"none of the ports {ports[0]} to {ports[-1]} is free at {host} (the last: {words}). End what holds them, or choose others "
+        "with --engine-first-port."
+    )
