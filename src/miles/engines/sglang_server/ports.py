@@ -28,6 +28,6 @@ def free_port(host: str, ports: Sequence[int]) -> int:
         except OSError as error:
             words = str(error)
     raise EngineError(
-        f"none of the ports {ports[0]} to {ports[-1]} is free at {host} (the last: {words}). End what holds them, or choose others "
-        "with --engine-first-port."
+        f"none of the ports {ports[0]} to {ports[-1]} is free at {host} (the last: {words}). End what holds them, or choose "
+        "others with --engine-first-port."
     )
