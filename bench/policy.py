@@ -4,7 +4,8 @@
 
 Answers of mixed lengths (8–512 tokens) and of equal length (256), 8 prompts × 4 answers, one thread. Each repeat runs miles and
 TRL in turn, in a process of its own; the table has medians. TRL is its ``GRPOTrainer`` loss (`dapo`) on the padded batch, in
-micro-batches of 8; miles packs answers behind shared prompts, in micro-batches of 4096 tokens. Both step AdamW.
+micro-batches of 8; miles packs answers behind shared prompts, in micro-batches of 4096 tokens, once under masks and once end to
+end (`--packing varlen`). All step AdamW.
 """
 
 import argparse
@@ -31,6 +32,7 @@ MICRO_BATCH, MICRO_TOKENS = 8, 4096
 Batch = dict[str, list[Any]]
 Parts = dict[str, float]
 KINDS = {"mixed 8–512": (8, 512), "equal 256": (256, 256)}
+PACKING = {"miles": "block-mask", "miles varlen": "varlen"}
 
 
 def make_batch(low: int, high: int, seed: int) -> Batch:
@@ -90,7 +92,7 @@ def rollout_of(batch: Batch) -> "Rollout":
     return Rollout(0, tuple(groups))
 
 
-def run_miles(folder: Path, num_steps: int) -> tuple[float, Parts]:
+def run_miles(folder: Path, num_steps: int, packing: str) -> tuple[float, Parts]:
     """Seconds of one optimiser step, and its parts."""
     import dataclasses
 
@@ -111,7 +113,7 @@ def run_miles(folder: Path, num_steps: int) -> tuple[float, Parts]:
         reward={"rm_type": "exact"},
         optimizer={"lr": 1e-5},
     )
-    sizes = dataclasses.replace(derived(GROUPS * SIZE), max_tokens_per_gpu=MICRO_TOKENS)
+    sizes = dataclasses.replace(derived(GROUPS * SIZE), max_tokens_per_gpu=MICRO_TOKENS, packing=packing)
     rollout = rollout_of(json.loads((folder / "batch.json").read_text()))
     trainer, columns = Trainer(config, sizes), TrainBatch.from_rollout(rollout, 0)
     seconds = timed(lambda: trainer.train_on_batch(columns), num_steps)
@@ -200,7 +202,7 @@ def child(who: str, folder: str, num_steps: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    seconds, parts = (run_miles if who == "miles" else run_trl)(Path(folder), num_steps)
+    seconds, parts = run_trl(Path(folder), num_steps) if who == "trl" else run_miles(Path(folder), num_steps, PACKING[who])
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"seconds": seconds, "megabytes": megabytes, "parts": parts}))
 
@@ -217,7 +219,7 @@ def main() -> None:
     if arguments.child:
         child(*arguments.child, arguments.steps)
         return
-    pythons = {"miles": sys.executable, "trl": os.environ["TRL_PYTHON"]}
+    pythons = dict.fromkeys(PACKING, sys.executable) | {"trl": os.environ["TRL_PYTHON"]}
     print("| lengths | who | tokens/s | seconds a step | peak memory, MB | of a step, % |\n|---|---|---|---|---|---|")
     for kind, (low, high) in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -229,7 +231,7 @@ def main() -> None:
             for _ in range(arguments.repeats):
                 for who, python in pythons.items():
                     command = [python, __file__, "--child", who, folder, "--steps", str(arguments.steps)]
-                    environment = os.environ | ({} if who == "miles" else {"PYTHONPATH": ""})
+                    environment = os.environ | ({"PYTHONPATH": ""} if who == "trl" else {})
                     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
                     found[who].append(json.loads(done.stdout.splitlines()[-1]))
             for who, rows in found.items():

@@ -12,7 +12,7 @@ from miles.config.facts import Facts
 
 @contextmanager
 def a_machine_with(**has: bool) -> Iterator[None]:
-    """``has_cuda``, ``has_sglang`` and ``has_router`` as given, whatever is installed."""
+    """``has_cuda``, ``has_sglang``, ``has_router`` and ``has_varlen`` as given, whatever is installed."""
     real = resolving.read_facts
 
     def read_facts(*given: Any) -> Facts:

@@ -102,3 +102,27 @@ def test_a_router_stands_before_several_sglang_engines_where_it_is_installed(ben
     assert policy(engine="sglang", rollout_num_gpus="2") == "none"
     (problem,) = refuse(bench, "train", {"rollout_num_gpus": "2", "router_policy": "random"})
     assert "sglang-router, which is not installed" in problem.why
+
+
+def test_rows_stand_end_to_end_where_a_kernel_computes_segments(bench, monkeypatch):
+    found = {"has_cuda": True, "has_varlen": True}
+    monkeypatch.setattr(resolving, "read_facts", lambda *_: Facts(10, 256, has_sglang=True, **found))
+
+    def packing(command="train", preset="reverse", **flags):
+        resolution = bench.examine(command, flags | {"device": flags.get("device", "auto")}, bare=True, preset=preset)
+        row = next(row for row in resolution.rows if row.option == "packing")
+        assert row.value == resolution.derived.packing
+        return row.value, row.origin
+
+    assert packing(dtype="bfloat16") == ("varlen", "auto: torch's kernel for segments computes no padding")
+    assert packing("sft", "reverse-sft", dtype="bfloat16")[0] == "varlen"
+    assert packing() == ("block-mask", "auto: torch's kernel for segments has no float32")
+    assert packing(dtype="bfloat16", packing="block-mask")[0] == "block-mask"
+    assert packing(device="cpu", packing="varlen")[0] == "varlen"
+    assert packing(device="cpu")[1].startswith("auto: on a CPU segments are computed one by one")
+    (problem,) = refuse(bench, "train", {"device": "cuda", "packing": "varlen"})
+    assert (problem.option, problem.remedy) == ("packing", "Pass --dtype bfloat16, or --packing block-mask")
+    found["has_varlen"] = False
+    assert packing(dtype="bfloat16") == ("block-mask", "auto: this torch has no kernel for segments")
+    (problem,) = refuse(bench, "train", {"device": "cuda", "packing": "varlen", "dtype": "bfloat16"})
+    assert "needs torch 2.13 or newer" in problem.why

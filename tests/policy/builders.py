@@ -47,7 +47,7 @@ def policy_model(family: str = "qwen3", dtype: torch.dtype = torch.float64, **ch
     return PolicyModel(causal_lm(family, **changes).to(dtype))
 
 
-def derived(num_samples: int, *, num_steps: int = 1, num_optimizer_steps: int = 100, **limits: int) -> Derived:
+def derived(num_samples: int, *, num_steps: int = 1, num_optimizer_steps: int = 100, **limits: Any) -> Derived:
     """The derived values that the policy reads; the rest stands for nothing."""
     return plain_derived(
         global_batch_size=num_samples // num_steps,

@@ -55,6 +55,7 @@ def cuts(ranks: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         "one sample at a time": trainer(ranks, dtype, sizes={"micro_batch_size": 1}),
         "vocabulary chunks": trainer(ranks, dtype, vocab_chunk_size=5),
         "checkpointing": checkpointed(ranks, dtype),
+        "end to end": trainer(ranks, dtype, sizes={"packing": "varlen"}),
     }
     return {name: gradient_of(one, ROLLOUTS[0]) for name, one in built.items()}
 
@@ -67,6 +68,9 @@ def gradients(ranks: Any, folder: Path) -> dict[str, torch.Tensor]:
         "bfloat16": gradient_of(trainer(ranks, torch.float32, dtype="bfloat16" if ranks else "float32"), made),
         "entropy": gradient_of(trainer(ranks, entropy_coef=0.05, loss_aggregation="sequence-mean"), made),
         "critic": with_a_critic(ranks, made),
+        "bfloat16, end to end": gradient_of(
+            trainer(ranks, torch.float32, dtype="bfloat16" if ranks else "float32", sizes={"packing": "varlen"}), made
+        ),
         "adapters": gradient_of(adapted(ranks), made),
     }
     lonely = [[sample(0, i, (1, 2), (3, 4, 5), reward=float(i == 0)) for i in range(2)]]

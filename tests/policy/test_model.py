@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, CohereConfig
 from miles.errors import PolicyError
 from miles.policy.collate import collate
 from miles.policy.model import PolicyModel, load_model
-from miles.policy.packing import Limits, plan_micro_batches, plan_rows
+from miles.policy.packing import Layout, Limits, plan_micro_batches, plan_rows
 from tests.policy.builders import PRESET, batch_of, causal_lm, policy_model, random_rollout
 
 pytestmark = pytest.mark.unit
@@ -40,12 +40,12 @@ def our_scores(model, made, limits, temperature, *, share=True):
     """The same by the policy's forward passes; NaN where nothing is trained."""
     batch = batch_of(made)
     useful = [number for number, count in enumerate(batch.trained_lengths) if count]
-    hidden_size = 16 if share else None
-    rows = plan_rows(useful, batch.prompt_of, batch.prompt_lengths, batch.fed_lengths, limits, hidden_size)
+    layout = Layout(16, share, model.packs_end_to_end)
+    rows = plan_rows(useful, batch.prompt_of, batch.prompt_lengths, batch.fed_lengths, limits, layout)
     logprobs, entropies = (torch.full((len(batch.trained),), torch.nan, dtype=torch.float64) for _ in range(2))
-    for part in plan_micro_batches(rows, limits):
+    for part in plan_micro_batches(rows, limits, layout):
         with torch.no_grad():
-            made_input = collate(batch, part)
+            made_input = collate(batch, part, end_to_end=layout.end_to_end)
             scores = model(made_input, temperature, True)
             torch.testing.assert_close(model(made_input, temperature, False).logprobs, scores.logprobs)
         logprobs[made_input.response_index], entropies[made_input.response_index] = scores.logprobs, scores.entropy

@@ -36,7 +36,7 @@ def test_the_gradient_does_not_depend_on_the_ranks(found, ranks):
         kind = name.partition(",")[0]
         assert relative(gradient, whole[name]) <= {"float32": 1e-4, "bfloat16": 0.1}.get(kind, 1e-6), name
     assert relative(found[f"gradients-{ranks}"]["bfloat16"], whole["bfloat16"]) > 1e-4
-    for name in ("one sample at a time", "checkpointing", "vocabulary chunks"):
+    for name in ("one sample at a time", "checkpointing", "vocabulary chunks", "end to end"):
         assert relative(found[f"gradients-{ranks}"][name], whole["packed"]) <= 1e-6
         assert relative(found[f"gradients-{ranks}"][f"float32, {name}"], whole["packed"]) <= 1e-4
 

@@ -92,6 +92,17 @@ def _forward(view: View, derived: Derived) -> Iterator[Line]:
     if view["micro_batch_size"] is None:
         yield "max_tokens_per_gpu", derived.max_tokens_per_gpu, "the longest context, at least 4096 tokens"
     yield "rollout_max_context_len", derived.max_context_len, "the model's own limit"
+    yield "packing", derived.packing, f"auto: {_why_packed(view, derived)}"
+
+
+def _why_packed(view: View, derived: Derived) -> str:
+    if derived.packing == "varlen":
+        return "torch's kernel for segments computes no padding"
+    if derived.device == "cpu":
+        return "on a CPU segments are computed one by one, which pays for long answers alone"
+    if view["dtype"] != "bfloat16":
+        return f"torch's kernel for segments has no {view['dtype']}"
+    return "this torch has no kernel for segments"
 
 
 def _lengths(view: View, derived: Derived) -> Iterator[Line]:

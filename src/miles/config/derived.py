@@ -16,6 +16,7 @@ from miles.errors import ConfigError, Problem
 
 Schedule = Literal["sync", "one_step_off", "fully_async", "sft"]
 TransferMode = Literal["disk", "tensor", "broadcast"]
+Packing = Literal["block-mask", "varlen"]
 INFERENCE_ROLLOUT = "miles.rollout.inference:InferenceRolloutFn"
 FULLY_ASYNC_ROLLOUT = "miles.rollout.fully_async:FullyAsyncRolloutFn"
 EVALUATE = "miles.loops.evaluate:evaluate"
@@ -39,6 +40,7 @@ class Derived:
     num_eval_engines: engines for evaluation alone.
     num_critic_ranks: a critic's own ranks; 0 where it is on the policy's, or there is none.
     micro_batch_size, max_tokens_per_gpu: exactly one of them is set.
+    packing: how rows of a forward pass stand.
     """
 
     schedule: Schedule
@@ -67,6 +69,7 @@ class Derived:
     micro_batch_size: int | None = None
     max_tokens_per_gpu: int | None = None
     router_policy: str = "none"
+    packing: Packing = "block-mask"
 
     @property
     def has_router(self) -> bool:
@@ -185,6 +188,15 @@ def router_policy_of(values: Mapping[str, Any], facts: Facts) -> str:
     return "manual" if is_for_groups else "none"
 
 
+def packing_of(values: Mapping[str, Any], facts: Facts) -> Packing:
+    """``auto``: end to end where one kernel computes all segments."""
+    chosen: Packing | Literal["auto"] = values["packing"]
+    if chosen != "auto":
+        return chosen
+    has_kernel = facts.has_varlen and values["dtype"] == "bfloat16" and device_of(values, facts) == "cuda"
+    return "varlen" if has_kernel else "block-mask"
+
+
 def tokens_per_forward(values: Mapping[str, Any], context: int) -> int | None:
     """Tokens in one forward pass: as asked for, or one full context and at least 4096."""
     if values["micro_batch_size"] is not None:
@@ -231,6 +243,7 @@ def derive(config: AnyConfig, facts: Facts) -> Derived:
         micro_batch_size=values["micro_batch_size"],
         max_tokens_per_gpu=tokens_per_forward(values, context),
         router_policy=router_policy_of(values, facts),
+        packing=packing_of(values, facts),
     )
 
 

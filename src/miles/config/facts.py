@@ -1,5 +1,6 @@
 """What is known about the files and the machine, read without torch: prompts, the model's limit, a driver, sglang."""
 
+import importlib.metadata
 import importlib.util
 import json
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 from miles.errors import ConfigError, Problem
 
 _DRIVER = Path("/proc/driver/nvidia/version")
+FIRST_VARLEN = (2, 13)  # torch.nn.attention.varlen with grouped heads
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
@@ -22,6 +24,7 @@ class Facts:
     model_context_len: longest sequence the model was made for; None where its ``config.json`` does not say.
     has_cuda: an NVIDIA driver is installed and no variable hides its devices.
     has_sglang, has_router: the packages sglang and sglang-router are installed.
+    has_varlen: the installed torch attends to segments of packed rows on GPUs.
     """
 
     num_prompts: int
@@ -29,6 +32,7 @@ class Facts:
     has_cuda: bool
     has_sglang: bool
     has_router: bool = False
+    has_varlen: bool = False
 
 
 def read_facts(hf_checkpoint: Path, prompt_data: Path | None, environ: Mapping[str, str]) -> Facts:
@@ -39,7 +43,13 @@ def read_facts(hf_checkpoint: Path, prompt_data: Path | None, environ: Mapping[s
         has_nvidia_driver(environ),
         importlib.util.find_spec("sglang") is not None,
         importlib.util.find_spec("sglang_router") is not None,
+        _version_of("torch") >= FIRST_VARLEN,
     )
+
+
+def _version_of(package: str) -> tuple[int, ...]:
+    """Major and minor number of an installed package, without importing it."""
+    return tuple(int(number) for number in importlib.metadata.version(package).split(".")[:2])
 
 
 def count_lines(path: Path) -> int:

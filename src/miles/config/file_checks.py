@@ -218,6 +218,16 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
             why = "has no effect on a CPU, where everything is in host memory already"
             yield view.problem("optimizer_cpu_offload", why, "Leave --optimizer-cpu-offload out, or pass --device cuda")
 
+    def packing(view: View) -> Iterator[Problem]:
+        if view["packing"] != "varlen" or device_of(view.values, facts) == "cpu":
+            return
+        if view["dtype"] != "bfloat16":
+            why = f"is for 16 bits on a GPU, and {view.named('dtype')} has more: torch's kernel for segments does not take them"
+            yield view.problem("packing", why, "Pass --dtype bfloat16, or --packing block-mask")
+        elif not facts.has_varlen:
+            why = "needs torch 2.13 or newer on a GPU, and the one installed here is older"
+            yield view.problem("packing", why, "Install a newer torch, or pass --packing block-mask")
+
     def engines(view: View) -> Iterator[Problem]:
         if not view["rollout_external_engine_addrs"] and (view["device"] != "cuda" or facts.has_cuda):
             yield from engine_problems(view, facts)
@@ -234,6 +244,7 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(warm_ups_within(facts), ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
         Check(machine, ("device",)),
         Check(offload, ("optimizer_cpu_offload", "device")),
+        Check(packing, ("packing", "dtype", "device")),
         Check(
             router,
             ("router_policy", "router", "engine", "device", "rollout_external_engine_addrs", "rollout_num_gpus_per_engine"),

@@ -122,7 +122,8 @@ def _rules(resolution: Resolution[Any], tokens: int) -> dict[str, str]:
     split = f", over {derived.num_ranks} ranks" if derived.num_ranks > 1 else ""
     kept = "inputs of all layers and one layer in full" if model.gradient_checkpointing else "all layers"
     chunk = resolution.config.optimizer.vocab_chunk_size
-    activations = f"{tokens} tokens in one forward pass, {kept}, {model.dtype}, no attention scores"
+    packed = ", rows end to end" if derived.packing == "varlen" else ""
+    activations = f"{tokens} tokens in one forward pass{packed}, {kept}, {model.dtype}, no attention scores"
     return {
         "weights": f"4 bytes each{split}",
         "gradients": f"4 bytes each{trained}{split}",

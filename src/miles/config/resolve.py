@@ -108,7 +108,7 @@ def _check(
         return found, None
     facts = read_facts(view["hf_checkpoint"], view["prompt_data"], sources.environ)
     if sources.gpu_memory_gib is not None:
-        facts = replace(facts, has_cuda=True, has_sglang=True, has_router=True)
+        facts = replace(facts, has_cuda=True, has_sglang=True, has_router=True, has_varlen=True)
     run((*checks_with(facts), *sft_checks_with(facts)) if merged.view.command == SFT else checks_with(facts))
     return found, facts
 

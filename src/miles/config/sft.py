@@ -6,7 +6,7 @@ from typing import Any
 
 from miles.config.checks import Check, one_of
 from miles.config.commands import SftConfig
-from miles.config.derived import Derived, context_len, device_of, tokens_per_forward, values_of
+from miles.config.derived import Derived, context_len, device_of, packing_of, tokens_per_forward, values_of
 from miles.config.facts import Facts, first_line
 from miles.config.file_checks import keys_of
 from miles.config.options.sft import LEARNED_BATCH_SIZE
@@ -58,6 +58,7 @@ def derive_sft(config: SftConfig, facts: Facts) -> Derived:
         eval_max_response_len=context,
         micro_batch_size=values["micro_batch_size"],
         max_tokens_per_gpu=tokens_per_forward(values, context),
+        packing=packing_of(values, facts),
     )
 
 

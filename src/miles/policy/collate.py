@@ -4,10 +4,13 @@ row:        prompt p0 p1 p2 | a0 a1 | b0          answers without their last tok
 position:          0  1  2  |  3  4 |  3          each answer continues the prompt
 sees:       a0, a1 see the prompt and a; b0 sees the prompt and b
 predicted:  p2→a0, a0→a1, a1→a2, p2→b0, b0→b1     only trained tokens, so the head runs on nothing else
+
+Rows stand below each other, padded, and a mask says what is seen; or end to end in one line, and segments say it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +18,20 @@ from torch import Tensor
 
 from miles.policy.batch import Ints, TrainBatch
 from miles.policy.packing import Row
+from miles.policy.segments import Segments, segments_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardInput:
     """One forward pass.
 
-    input_ids, position_ids: [rows, width], int64; padding is 0 at the right end.
+    input_ids, position_ids: [rows, width], int64; padding is 0 at the right end. Rows that stand end to end are one.
     visible: [rows, 1, width, width], bool, whether the query (third axis) sees the key; None where rows are plain sequences.
     source: [tokens], int64, position in the flattened [rows × width] whose hidden state predicts the token.
     target: [tokens], int64, the token predicted.
     response_index: [tokens], int64, its place among the batch's response tokens.
     sample_of: [tokens], int64, its sample in the batch.
+    segments: of rows that stand end to end.
     """
 
     input_ids: Tensor
@@ -36,14 +41,18 @@ class ForwardInput:
     target: Tensor
     response_index: Tensor
     sample_of: Tensor
+    segments: Segments | None = None
 
     def to(self, device: torch.device) -> "ForwardInput":
         """The same on another device."""
         if device.type == "cpu":
             return self
-        visible = None if self.visible is None else self.visible.to(device)
-        moved = [getattr(self, name).to(device) for name in ("source", "target", "response_index", "sample_of")]
-        return ForwardInput(self.input_ids.to(device), self.position_ids.to(device), visible, *moved)
+        names = ("input_ids", "position_ids", "source", "target", "response_index", "sample_of")
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in names}
+        for name in ("visible", "segments"):
+            given = getattr(self, name)
+            moved[name] = None if given is None else given.to(device)
+        return ForwardInput(**moved)
 
 
 def nothing_to_predict() -> ForwardInput:
@@ -52,35 +61,39 @@ def nothing_to_predict() -> ForwardInput:
     return ForwardInput(zero, zero, None, none, none, none, none)
 
 
-def collate(batch: TrainBatch, rows: Sequence[Row]) -> ForwardInput:
+def collate(batch: TrainBatch, rows: Sequence[Row], *, end_to_end: bool = False) -> ForwardInput:
     """The forward pass of these rows."""
-    width = max(row.length for row in rows)
-    shares = any(len(row.samples) > 1 for row in rows)
-    ids = np.zeros((len(rows), width), np.int64)
-    positions = np.tile(np.arange(width), (len(rows), 1))
+    lengths = [row.length for row in rows]
+    width = sum(lengths) if end_to_end else max(lengths)
+    shape = (1, width) if end_to_end else (len(rows), width)
+    starts = [0, *np.cumsum(lengths[:-1]).tolist()] if end_to_end else range(0, len(rows) * width, width)
+    ids = np.zeros(shape[0] * width, np.int64)
+    positions = np.tile(np.arange(width), shape[0])
     answer = np.zeros_like(ids)
     fed = batch.fed_lengths
     places: list[tuple[int, int, int]] = []  # sample, where its prompt ends, where its answer starts; in the flattened rows
-    for number, row in enumerate(rows):
+    for start, row in zip(starts, rows, strict=True):
         prompt = batch.prompt_ids[batch.prompt_offsets[row.prompt] : batch.prompt_offsets[row.prompt + 1]]
-        cursor = len(prompt)
-        ids[number, :cursor] = prompt
+        prompt_end = cursor = start + len(prompt)
+        ids[start:cursor], positions[start:cursor] = prompt, np.arange(len(prompt))
         for place, sample in enumerate(row.samples, start=1):
             first, end = batch.response_offsets[sample], cursor + int(fed[sample])
-            ids[number, cursor:end] = batch.response_ids[first : first + end - cursor]
-            positions[number, cursor:end] = np.arange(len(prompt), len(prompt) + end - cursor)
-            answer[number, cursor:end] = place
-            places.append((sample, number * width + len(prompt), number * width + cursor))
+            ids[cursor:end] = batch.response_ids[first : first + end - cursor]
+            positions[cursor:end] = np.arange(len(prompt), len(prompt) + end - cursor)
+            answer[cursor:end] = place
+            places.append((sample, prompt_end, cursor))
             cursor = end
     source, index, sample_of = _predictions(batch, places)
+    is_masked = not end_to_end and any(len(row.samples) > 1 for row in rows)
     return ForwardInput(
-        input_ids=torch.tensor(ids),
-        position_ids=torch.tensor(positions),
-        visible=visible_keys(torch.tensor(answer)) if shares else None,
+        input_ids=torch.tensor(ids).reshape(shape),
+        position_ids=torch.tensor(positions).reshape(shape),
+        visible=visible_keys(torch.tensor(answer).reshape(shape)) if is_masked else None,
         source=torch.tensor(source),
         target=torch.tensor(batch.response_ids[index]),
         response_index=torch.tensor(index),
         sample_of=torch.tensor(sample_of),
+        segments=segments_of(rows, batch.prompt_lengths, fed) if end_to_end else None,
     )
 
 

@@ -25,6 +25,7 @@ from miles.policy.scoring import over_tokens
 from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_plan import PlannedStep, StepPlanner
 from miles.policy.value_model import ValueModel, load_value_model
+from miles.policy.varlen import pack_end_to_end
 from miles.types import Metrics, mean
 
 
@@ -149,6 +150,8 @@ def load_critic(config: AnyConfig, derived: Derived, ranks: Ranks) -> Critic:
         device=loads_on(config, derived.device),
         gradient_checkpointing=options.gradient_checkpointing,
     )
+    if derived.packing == "varlen":
+        pack_end_to_end(model, derived.device)
     if isinstance(ranks, ProcessRanks):
         shard_model(model, ranks.mesh, dtype=options.dtype, offload=config.optimizer.optimizer_cpu_offload)
     return Critic(config, derived, ranks, model)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from miles.errors import PolicyError
 from miles.policy.collate import ForwardInput, visible_keys
+from miles.policy.packing import Layout
 from miles.policy.vocab_chunks import at_least_float32, chunked_scores
 
 PROBE_TOLERANCE = 1e-3
@@ -31,12 +32,14 @@ class DecoderModel(nn.Module):
 
     runs_on: where the forward pass runs, if the weights live elsewhere between two of them.
     shares_prompts: whether rows may hold several answers after one prompt (``collate``); measured, not assumed.
+    packs_end_to_end: whether rows stand end to end, see ``varlen``.
     """
 
     def __init__(self, causal_lm: Any) -> None:
         super().__init__()
         self.causal_lm = causal_lm
         self.runs_on: torch.device | None = None
+        self.packs_end_to_end = False
         silence_dropout(causal_lm)
         self.shares_prompts = attends_everywhere(causal_lm.config) and _sharing_agrees(self)
 
@@ -46,14 +49,24 @@ class DecoderModel(nn.Module):
         return int(self.causal_lm.config.get_text_config().hidden_size)
 
     @property
+    def layout(self) -> Layout:
+        """How its rows stand."""
+        return Layout(self.hidden_size, self.shares_prompts, self.packs_end_to_end)
+
+    @property
     def device(self) -> torch.device:
         """Where the forward pass runs."""
         return self.runs_on or next(self.parameters()).device
 
     def hidden(self, batch: ForwardInput) -> Tensor:
         """[rows × width, hidden_size]: the last hidden states."""
+        segments = {} if batch.segments is None else batch.segments.arguments()
         states: Tensor = self.causal_lm.get_decoder()(
-            input_ids=batch.input_ids, attention_mask=batch.visible, position_ids=batch.position_ids, use_cache=False
+            input_ids=batch.input_ids,
+            attention_mask=batch.visible,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            **segments,
         ).last_hidden_state
         return states.flatten(0, 1)
 

@@ -16,6 +16,7 @@ from miles.policy.adapters import without_adapters
 from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.ranks import ProcessRanks, Ranks
 from miles.policy.sharding import shard_model
+from miles.policy.varlen import pack_end_to_end
 
 
 class Reference(Protocol):
@@ -95,6 +96,8 @@ def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Refe
             f"{policy.vocab_size}: their log-probs are of different tokens. Give --ref-load a model with the policy's tokenizer."
         )
     chunk_vocabulary(model, config.optimizer.vocab_chunk_size)
+    if policy.packs_end_to_end:
+        pack_end_to_end(model, policy.device.type)
     if isinstance(ranks, ProcessRanks):
         shard_model(model, ranks.mesh, dtype=options.dtype, offload=config.optimizer.optimizer_cpu_offload)
     return ReferenceModel(model, options.ref_update_interval)

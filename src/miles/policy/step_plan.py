@@ -8,7 +8,7 @@ from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput, collate, nothing_to_predict
 from miles.policy.loss_spec import LossSpec
 from miles.policy.model import DecoderModel
-from miles.policy.packing import Limits, plan_micro_batches, plan_rows, share_rows
+from miles.policy.packing import Layout, Limits, plan_micro_batches, plan_rows, share_rows
 from miles.policy.ranks import Ranks
 
 
@@ -29,15 +29,14 @@ class PlannedStep:
 class StepPlanner:
     """How rollouts become optimiser steps.
 
-    hidden_size, shares_prompts: of the model.
+    layout: of the model's rows.
     """
 
     num_steps: int
     global_batch_size: int
     spec: LossSpec
     limits: Limits
-    hidden_size: int
-    shares_prompts: bool
+    layout: Layout
     ranks: Ranks
 
     @classmethod
@@ -48,8 +47,7 @@ class StepPlanner:
             global_batch_size=derived.global_batch_size,
             spec=spec,
             limits=Limits(derived.max_tokens_per_gpu, derived.micro_batch_size),
-            hidden_size=model.hidden_size,
-            shares_prompts=model.shares_prompts,
+            layout=model.layout,
             ranks=ranks,
         )
 
@@ -91,8 +89,8 @@ class StepPlanner:
         Ranks gather parameters together, so all of them must go through the model equally often. Each plans for all: the
         number is agreed without a message.
         """
-        sharing = self.hidden_size if self.shares_prompts else None
-        rows = plan_rows(samples, batch.prompt_of, batch.prompt_lengths, batch.fed_lengths, self.limits, sharing)
-        shares = [plan_micro_batches(share, self.limits) for share in share_rows(rows, self.ranks.size, self.hidden_size)]
-        own = [collate(batch, part) for part in shares[self.ranks.index]]
+        layout = self.layout
+        rows = plan_rows(samples, batch.prompt_of, batch.prompt_lengths, batch.fed_lengths, self.limits, layout)
+        shares = [plan_micro_batches(share, self.limits, layout) for share in share_rows(rows, self.ranks.size, layout)]
+        own = [collate(batch, part, end_to_end=layout.end_to_end) for part in shares[self.ranks.index]]
         return own + [nothing_to_predict()] * (max(map(len, shares)) - len(own))

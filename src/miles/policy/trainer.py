@@ -31,6 +31,7 @@ from miles.policy.scoring import over_tokens
 from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_metrics import Tally, token_sums
 from miles.policy.step_plan import PlannedStep, StepPlanner
+from miles.policy.varlen import pack_end_to_end
 from miles.types import Metrics, Rollout, StepReport
 
 
@@ -91,6 +92,8 @@ class Trainer:
             options.hf_checkpoint, device=loads_on(config, derived.device), gradient_checkpointing=options.gradient_checkpointing
         )
         chunk_vocabulary(self.model, config.optimizer.vocab_chunk_size)
+        if derived.packing == "varlen":
+            pack_end_to_end(self.model, derived.device)
         add_adapters(self.model, config.lora, base=options.hf_checkpoint, seed=config.run.seed)
         self.reference: Reference | None = load_reference(config, self.model, self.ranks)
         if isinstance(ranks, ProcessRanks):

@@ -63,6 +63,15 @@ class OptimizerOptions(OptionSet):
         alternative="micro_batch_size",
         on_resume="safe",
     )
+    packing: Literal["auto", "block-mask", "varlen"] = option(
+        "auto",
+        "How rows of a forward pass stand: `block-mask` pads them and masks what answers must not see, `varlen` puts them end to "
+        "end and attends segment by segment. `auto` is varlen on GPUs in bfloat16, else block-mask.",
+        panel=PANEL,
+        usual=False,
+        known_as=["padding_free", "use_remove_padding", "attn_implementation", "qkv_format"],
+        on_resume="safe",
+    )
     vocab_chunk_size: int | None = option(
         None,
         "Tokens of the vocabulary whose logits exist at once; by default all. Less memory for long answers, somewhat more time.",
