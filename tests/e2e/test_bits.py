@@ -50,6 +50,15 @@ def test_how_weights_travel_and_who_shares_devices_changes_nothing(run_here: Run
     assert without_times(shared.rows) == without_times(plain.rows)
 
 
+def test_adapters_alone_are_the_merged_weights(run_here: Run) -> None:
+    short = (*SAME[:-1], "4", "--lora-rank", "4", "--lr", "2e-3")
+    merged = run_here("train", *short, run_dir="merged")
+    alone = run_here("train", *short, "--lora-publish", "adapter", "--check-weight-update", run_dir="alone")
+    assert without_times(alone.rows) == without_times(merged.rows)
+    sizes = [max(row.get("perf/update_weights_bytes", 0) for row in run.rows) for run in (alone, merged)]
+    assert 0 < sizes[0] < sizes[1] / 4
+
+
 def test_fully_async_with_bound_zero_is_sync(run_here: Run) -> None:
     sync = run_here("train", *SAME, run_dir="sync")
     bound = ("--fully-async", "--max-weight-staleness", "0", "--update-weights-interval", "1")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from miles.config.server_arguments import argument_list
 from miles.engines.sglang_cpu import PLATFORM, PLATFORM_CLASS, activate
 from miles.engines.sglang_server.arguments import SglangOptions, as_words, by_name, server_command, server_environment
 from miles.engines.sglang_server.ports import free_port, port_range
@@ -105,3 +106,16 @@ def test_the_platform_steps_back_for_a_better_one(monkeypatch: pytest.MonkeyPatc
 def test_the_entry_point_names_the_platform() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert f'[project.entry-points."sglang.srt.platforms"]\n{PLATFORM} = "miles.engines.sglang_cpu:activate"' in text
+
+
+def test_a_server_makes_room_for_adapters_where_it_will_get_some() -> None:
+    plain, adapting = (
+        options_with(device="cuda"),
+        SglangOptions("/m", "cuda", 100, adapter_rank=8, adapter_targets=("q_proj", "o_proj")),
+    )
+    assert "--enable-lora" not in server_command(plain, "h", 1)
+    command = server_command(adapting, "h", 1)
+    start = command.index("--lora-target-modules") + 1
+    assert command[start : start + 2] == ["q_proj", "o_proj"]
+    assert value_of(command, "max-lora-rank") == "8"
+    assert {word[2:] for word in command if "lora" in word and word.startswith("--")} <= set(argument_list("sglang").arguments)

@@ -38,7 +38,7 @@ def scores(model, made=ROLLOUTS[0]):
     """Log-probs of the rollout's tokens, one sample a row."""
     batch = batch_of(made)
     rows = [
-        Row(int(batch.prompt_of[s]), (s,), int(batch.prompt_lengths[batch.prompt_of[s]] + batch.fed_lengths[s]))
+        Row(int(batch.prompt_of[s]), (s,), int(batch.prompt_lengths[batch.prompt_of[s]] + batch.fed_lengths[s]), 0)
         for s in range(batch.num_samples)
         if batch.trained_lengths[s]
     ]

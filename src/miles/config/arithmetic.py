@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from miles.config.derived import Derived, critic_only_rollouts, loss_aggregation
+from miles.config.derived import Derived, critic_only_rollouts, loss_aggregation, sends_adapters_alone
 from miles.config.reading import written
 from miles.config.resolution import Row
 from miles.config.sft import sft_arithmetic, sft_facts
@@ -123,9 +123,12 @@ def _machine(view: View, derived: Derived) -> Iterator[Line]:
         return
     yield "engine", derived.engine, f"auto: {derived.engine} on {derived.device}"
     why = "several sglang engines" if derived.has_router else "it is for several sglang engines, with sglang-router installed"
+    if sends_adapters_alone(view.values):
+        why = "it is not asked for adapters"
     yield "router_policy", derived.router_policy, f"auto: {why}"
     way = derived.update_weight_transfer_mode
-    yield "update_weight_transfer_mode", way, f"auto: {WHY_TRANSFER[way]}"
+    why_way = "adapters travel as files" if sends_adapters_alone(view.values) else WHY_TRANSFER[way]
+    yield "update_weight_transfer_mode", way, f"auto: {why_way}"
 
 
 def _evaluation(view: View, derived: Derived) -> Iterator[Line]:

@@ -6,13 +6,14 @@ Each check names the options it reads and is skipped when one of them is unknown
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from miles.config.adapter_checks import adapters_alone, reference_of_adapters
 from miles.config.answer_checks import continued_answers, one_maker_of_answers
 from miles.config.effects import effect_problems
 from miles.config.options.base import OptionSet
 from miles.config.rank_checks import copies_in_whole, samples_for_critic, samples_for_ranks
 from miles.config.registry import option_table
 from miles.config.server_arguments import SERVERS, server_arguments
-from miles.config.view import View, view_of
+from miles.config.view import EXTERNAL, View, view_of
 from miles.errors import ConfigError, Problem
 
 Find = Callable[[View], Iterator[Problem]]
@@ -156,13 +157,6 @@ def concurrency(view: View) -> Iterator[Problem]:
         yield view.problem("async_max_concurrent_samples", why, remedy)
 
 
-def reference_of_adapters(view: View) -> Iterator[Problem]:
-    """The reference of a policy with adapters is what stands beside them, and does not move."""
-    if view["lora_rank"] is not None and view["ref_update_interval"] is not None:
-        why = f"moves the reference, and with {view.named('lora_rank')} it is the policy without its adapters"
-        yield view.problem("ref_update_interval", why, "Leave --ref-update-interval or --lora-rank out")
-
-
 def over_sampling(view: View) -> Iterator[Problem]:
     """More groups are started than are used."""
     started, used = view["over_sampling_batch_size"], view["rollout_batch_size"]
@@ -261,6 +255,7 @@ def needed_label(view: View) -> Iterator[Problem]:
 
 
 ARGUMENT_CHECKS = tuple(Check(server_arguments(server), (server,)) for server in SERVERS)
+ADAPTER = ("lora_rank", "lora_publish")
 BATCH = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
 CHECKS = (
     Check(one_of("prompt_data", "data_source_path", needed=False), ("prompt_data", "data_source_path")),
@@ -283,6 +278,7 @@ CHECKS = (
     Check(one_of("micro_batch_size", "max_tokens_per_gpu", needed=False), ("micro_batch_size", "max_tokens_per_gpu")),
     Check(copies_in_whole, ("actor_num_nodes", "actor_num_gpus_per_node", "actor_num_gpus_per_replica")),
     Check(reference_of_adapters, ("lora_rank", "ref_update_interval")),
+    Check(adapters_alone, (*ADAPTER, EXTERNAL, "update_weight_transfer_mode", "actor_num_nodes", "router_policy")),
     Check(samples_for_ranks, ("actor_num_nodes", "actor_num_gpus_per_node", *BATCH)),
     Check(samples_for_critic, ("critic_num_gpus_per_node", "advantage_estimator", *BATCH)),
     Check(engine_size, ("rollout_num_gpus_per_engine", "rollout_num_gpus", "engine")),

@@ -18,7 +18,7 @@ from miles.config.options.critic import CriticOptions
 from miles.config.options.data import DataOptions
 from miles.config.options.engine import EngineOptions
 from miles.config.options.evaluation import EvalOptions, HeldOutOptions
-from miles.config.options.lora import LoraOptions
+from miles.config.options.lora import LoraOptions, PublishedLoraOptions
 from miles.config.options.model import ModelOptions
 from miles.config.options.optimizer import OptimizerOptions
 from miles.config.options.placement import Colocated, Disaggregated, RankOptions
@@ -50,7 +50,7 @@ class BaseConfig(CheckedConfig):
     """The option sets that both commands with rollouts share."""
 
     model: ModelOptions
-    lora: LoraOptions = lazily(LoraOptions)
+    lora: PublishedLoraOptions = lazily(PublishedLoraOptions)
     data: DataOptions
     sampling: SamplingOptions = lazily(SamplingOptions)
     reward: RewardOptions = lazily(RewardOptions)

@@ -169,12 +169,17 @@ def count_engines(values: Mapping[str, Any]) -> int:
     return int(values["actor_num_nodes"] * values["actor_num_gpus_per_node"] // size)  # with --colocate: the policy's devices
 
 
+def sends_adapters_alone(values: Mapping[str, Any]) -> bool:
+    """Whether engines get LoRA adapters and no whole weights."""
+    return values["lora_rank"] is not None and values["lora_publish"] == "adapter"
+
+
 def transfer_mode_of(values: Mapping[str, Any], facts: Facts) -> TransferMode:
     """``auto``: one folder for all engines on a CPU; on GPUs broadcast, or their own memory where they share them."""
     chosen: TransferMode | Literal["auto"] = values["update_weight_transfer_mode"]
     if chosen != "auto":
         return chosen
-    if device_of(values, facts) == "cpu" or engine_of(values, facts) == "embedded":
+    if sends_adapters_alone(values) or device_of(values, facts) == "cpu" or engine_of(values, facts) == "embedded":
         return "disk"
     return "tensor" if values.get("colocate") else "broadcast"
 
@@ -184,6 +189,8 @@ def router_policy_of(values: Mapping[str, Any], facts: Facts) -> str:
     policy: str = values["router_policy"]
     if policy != "auto":
         return policy
+    if sends_adapters_alone(values):
+        return "none"
     is_for_groups = engine_of(values, facts) == "sglang" and count_engines(values) > 1 and facts.has_router
     return "manual" if is_for_groups else "none"
 

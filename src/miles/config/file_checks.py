@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from miles.config.adapter_checks import adapters_on_engines
 from miles.config.checks import Check, Find
 from miles.config.derived import (
     NO_LIMIT,
@@ -246,8 +247,21 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
         Check(offload, ("optimizer_cpu_offload", "device")),
         Check(packing, ("packing", "dtype", "device")),
         Check(
+            adapters_on_engines(facts),
+            ("lora_publish", "lora_rank", "lora_targets", "engine", "device", "dtype", "check_weight_update", "eval_num_gpus"),
+        ),
+        Check(
             router,
-            ("router_policy", "router", "engine", "device", "rollout_external_engine_addrs", "rollout_num_gpus_per_engine"),
+            (
+                "router_policy",
+                "router",
+                "engine",
+                "device",
+                "rollout_external_engine_addrs",
+                "rollout_num_gpus_per_engine",
+                "lora_rank",
+                "lora_publish",
+            ),
         ),
         Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),
     )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from miles.config.commands import SftConfig
+from miles.config.derived import sends_adapters_alone, values_of
 from miles.config.fit import Fit, Machine, fits_of, warnings_of_fit
 from miles.config.memory import Memory, estimate
 from miles.config.options.placement import Colocated
@@ -147,7 +148,8 @@ def _schedule(resolution: Resolution) -> Iterator[str]:
         yield f"staleness at most {derived.staleness_bound} weight versions"
     if isinstance(rollout, FullyAsync):
         yield f"held by `{rollout.staleness_control}`; the policy waits only where a group would miss its deadline"
-    yield f"weights are published {published}, {WAYS[derived.update_weight_transfer_mode]}"
+    what = "adapters" if sends_adapters_alone(values_of(resolution.config)) else "weights"
+    yield f"{what} are published {published}, {WAYS[derived.update_weight_transfer_mode]}"
     if isinstance(resolution.config.placement, Colocated):
         yield "policy and engines share their devices: engines are paused and give their memory back while the policy trains"
     if derived.num_critic_ranks:

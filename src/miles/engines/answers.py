@@ -33,6 +33,11 @@ def cache_key(version: int) -> str:
     return f"weights-{version}"
 
 
+def adapter_field(adapter: str) -> dict[str, str]:
+    """What asks for a LoRA adapter; nothing where there is none."""
+    return {"lora_path": adapter} if adapter else {}
+
+
 def parse_version(version: str) -> int:
     """A weight version as a number.
 

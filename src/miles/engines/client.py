@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import orjson
 
-from miles.engines.answers import cache_key, parse_answer, parse_version, wire_request, wire_rid
+from miles.engines.answers import adapter_field, cache_key, parse_answer, parse_version, wire_request, wire_rid
 from miles.engines.connection import MAX_GENERATIONS, Connection, Pool
 from miles.engines.wire import Answer, GenerateRequest, PauseMode
 from miles.errors import EngineError
@@ -25,6 +25,7 @@ class EngineClient:
 
     control_timeout_seconds: for calls that take as long as weights are large.
     prompt_timeout_seconds: for those that a healthy engine answers at once (pause, continue, abort, flush).
+    adapter: LoRA adapter that requests ask for; empty where the engine was given none.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class EngineClient:
         max_generations: int = MAX_GENERATIONS,
     ) -> None:
         self.address = address.rstrip("/")
-        self.published = 0
+        self.published, self.adapter = 0, ""
         self._generate_seconds, self._control_seconds = generate_timeout_seconds, control_timeout_seconds
         self._prompt_seconds = min(prompt_timeout_seconds or control_timeout_seconds, control_timeout_seconds)
         self._connection = Connection(self.address, Pool(max_generations))
@@ -63,7 +64,7 @@ class EngineClient:
             return []
         single = [wire_request(request, self.published) for request in requests]
         body: dict[str, Any] = {name: [one[name] for one in single] for name in ("rid", "input_ids", "sampling_params")}
-        body |= {"return_logprob": True, "extra_key": cache_key(self.published)}
+        body |= {"return_logprob": True, "extra_key": cache_key(self.published), **adapter_field(self.adapter)}
         try:
             content = await self._connection.send("POST", "/generate", body, self._generate_seconds, generates=True)
         except asyncio.CancelledError:

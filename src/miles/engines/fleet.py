@@ -118,7 +118,7 @@ class EngineFleet:
             rids.append(rid)
             self._holders[rid] = Holder(seat.number, rid)
 
-        endpoint = OpenAiEndpoint(client.address, await client.model_name(), client.published, note)
+        endpoint = OpenAiEndpoint(client.address, await client.model_name(), client.published, note, client.adapter)
         try:
             return await ask(endpoint)
         except asyncio.CancelledError:

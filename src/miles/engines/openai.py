@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from miles.engines.answers import cache_key, parse_answer, wire_rid
+from miles.engines.answers import adapter_field, cache_key, parse_answer, wire_rid
 from miles.engines.wire import Answer, SamplingParams
 from miles.errors import EngineError
 
@@ -29,12 +29,14 @@ class OpenAiEndpoint:
     model: what the endpoint calls its model.
     version: of the weights that were published last.
     asks: called with the name of every request that ``fields`` is made for, so that it can be ended at the engine.
+    adapter: LoRA adapter that is asked for; empty where the engine was given none.
     """
 
     address: str
     model: str
     version: int
     asks: Callable[[str], None]
+    adapter: str = ""
 
     @property
     def base_url(self) -> str:
@@ -59,6 +61,7 @@ class OpenAiEndpoint:
             "return_token_ids": True,
             "return_meta_info": True,
             "extra_key": cache_key(self.version),
+            **adapter_field(self.adapter),
         }
 
     def answer(self, rid: str, choice: Mapping[str, Any]) -> Answer:

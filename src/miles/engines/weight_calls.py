@@ -16,6 +16,7 @@ from miles.errors import EngineError
 
 MemoryTag = Literal["weights", "kv_cache"]
 ALREADY_OPEN = "already open"
+ADAPTER = "policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,23 @@ async def init_weights_update_group(client: EngineClient, group: str, host: str,
 async def destroy_weights_update_group(client: EngineClient, group: str) -> None:
     """Have the engine leave a group."""
     await client.steer("/destroy_weights_update_group", {"group_name": group}, repeatable=False)
+
+
+async def load_adapter(client: EngineClient, folder: str, landing: Landing) -> None:
+    """Have a paused engine put a LoRA adapter, in peft's format, in the place of the one before; its own weights stay.
+
+    SGLang waits with the old adapter until no request needs it any more, so none may be in flight there.
+    """
+    if client.adapter:
+        await client.steer("/unload_lora_adapter", {"lora_name": client.adapter}, repeatable=False)
+    client.adapter = ADAPTER
+    await client.steer("/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": folder}, repeatable=False)
+    if landing.version is not None:
+        body = {"new_version": str(landing.version), "abort_all_requests": False}
+        await client.steer("/update_weight_version", body, repeatable=True)
+    if landing.flushes:
+        await client.flush_cache()
+    _note(client, landing)
 
 
 async def weight_checksums(client: EngineClient) -> list[Mapping[str, str]]:

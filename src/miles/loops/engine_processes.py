@@ -8,8 +8,9 @@ from typing import Any
 
 import ray
 
+from miles.config.adapter_checks import SGLANG_LAYERS
 from miles.config.commands import AnyConfig
-from miles.config.derived import Derived
+from miles.config.derived import Derived, sends_adapters_alone, values_of
 from miles.config.options.engine import EngineOptions
 from miles.engines.actor import remote_engine_actor
 from miles.engines.client import EngineClient
@@ -170,6 +171,8 @@ def sglang_options(
         first_port=config.engine.engine_first_port,
         shared_devices=devices,
         releases_memory=getattr(config.placement, "offload_rollout", False),
+        adapter_rank=(config.lora.lora_rank or 0) if sends_adapters_alone(values_of(config)) else 0,
+        adapter_targets=config.lora.lora_targets or SGLANG_LAYERS,
         extra=config.engine.sglang,
     )
 

@@ -47,7 +47,8 @@ def write_merged(adapters: Path, folder: Path) -> None:
         CheckpointError: it holds no adapters, or their model is not where it was.
         OSError: the folder cannot be written.
     """
-    from miles.policy.adapters import ADAPTER_CONFIG, ADAPTER_FILE, merge_adapters
+    from miles.engines.transfer.adapter import ADAPTER_CONFIG, ADAPTER_FILE
+    from miles.policy.adapters import merge_adapters
     from miles.policy.export import write_weights
 
     if not (adapters / ADAPTER_CONFIG).is_file():

@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from miles.clock import Clock
+from miles.config.derived import sends_adapters_alone, values_of
 from miles.config.resolution import Resolution
 from miles.engines.wire import PauseMode
 from miles.loops.engine_processes import STEERING_SHARE
 from miles.loops.processes import Processes
 from miles.weights.broadcast import BroadcastTransport
 from miles.weights.check import WeightCheck
-from miles.weights.disk import DiskTransport
+from miles.weights.disk import AdapterTransport, DiskTransport
 from miles.weights.publish import Publisher
 from miles.weights.tensor import TensorTransport
 from miles.weights.transport import Transport
@@ -46,6 +47,8 @@ def make_transport(resolution: Resolution, running: Processes, folder: Path) -> 
     on_gpus = derived.device == "cuda" and derived.engine == "sglang"
     ranks_per_engine = resolution.config.placement.rollout_num_gpus_per_engine if on_gpus else 1
     source, size = running.policy.weights, options.update_weight_buffer_size
+    if sends_adapters_alone(values_of(resolution.config)):
+        return AdapterTransport(running.policy, folder)
     if derived.update_weight_transfer_mode == "disk":
         return DiskTransport(running.policy, folder)
     if derived.update_weight_transfer_mode == "tensor":

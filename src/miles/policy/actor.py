@@ -69,12 +69,13 @@ class PolicyWorker(RankWorker):
         """As ``Trainer.mean_loss``."""
         return self._trainer.mean_loss(batch)
 
-    def export_weights(self, folder: Path) -> None:
-        """Write the weights as an HF folder; ``PolicyError`` where it cannot be written."""
-        from miles.policy.export import export_weights
+    def export_weights(self, folder: Path, adapters_alone: bool = False) -> None:
+        """Write the weights as an HF folder, or the adapters as one of peft's; ``PolicyError`` where it cannot be written."""
+        from miles.policy.export import export_adapters, export_weights
 
+        export = export_adapters if adapters_alone else export_weights
         try:
-            export_weights(self._trainer.model.causal_lm, folder, self._trainer.ranks)
+            export(self._trainer.model.causal_lm, folder, self._trainer.ranks)
         except OSError as error:
             raise PolicyError(f"the weights could not be written to {folder}: {error}. Free space there.") from error
 

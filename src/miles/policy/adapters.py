@@ -14,11 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from miles.config.options.lora import LoraOptions
+from miles.engines.transfer.adapter import ADAPTER_FILE, Factors
 from miles.errors import CheckpointError, PolicyError
 from miles.policy.model import PolicyModel, read_causal_lm
 from miles.policy.sharding import whole
 
-ADAPTER, ADAPTER_FILE, ADAPTER_CONFIG = "default", "adapter_model.safetensors", "adapter_config.json"
+ADAPTER = "default"
 BASE, EVERY_LINEAR = ".base_layer", "all-linear"
 
 
@@ -100,7 +101,7 @@ def is_adapter(name: str) -> bool:
 def update_of(layer: Any) -> Tensor:
     """[out, in]: what the adapter adds to the weight; every rank must call it."""
     up, down = (whole(part[ADAPTER].weight.detach()) for part in (layer.lora_B, layer.lora_A))
-    return layer.scaling[ADAPTER] * (up @ down)  # type: ignore[no-any-return]
+    return Factors(up, down, layer.scaling[ADAPTER]).update()
 
 
 def gathered_adapters(causal_lm: Any) -> dict[str, Tensor]:

@@ -130,6 +130,10 @@ class PolicyClient:
         """Write the weights as an HF safetensors folder, which appears whole."""
         await self._all(f"exporting weights to {folder}", "export_weights", folder)
 
+    async def export_adapters(self, folder: Path) -> None:
+        """Write the LoRA adapters alone, in peft's format; the folder appears whole."""
+        await self._all(f"exporting adapters to {folder}", "export_weights", folder, True)
+
     @property
     def weights(self) -> PolicyWeights:
         """The sending end of publishing."""

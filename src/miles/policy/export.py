@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from miles.policy.adapters import adapted_layers, has_adapters, plain_state, update_of
+from miles.policy.adapters import adapted_layers, has_adapters, plain_state, update_of, write_adapters
 from miles.policy.folders import written_aside
 from miles.policy.ranks import OneRank, Ranks
 from miles.policy.sharding import whole
@@ -32,6 +32,14 @@ def export_weights(causal_lm: Any, folder: Path, ranks: Ranks | None = None) -> 
     ranks = ranks or OneRank()
     with written_aside(folder, durable=False) if ranks.index == 0 else nullcontext() as aside:
         write_weights(causal_lm, aside)
+    ranks.wait()
+
+
+def export_adapters(causal_lm: Any, folder: Path, ranks: Ranks | None = None) -> None:
+    """The same for the adapters alone, in peft's format."""
+    ranks = ranks or OneRank()
+    with written_aside(folder, durable=False) if ranks.index == 0 else nullcontext() as aside:
+        write_adapters(causal_lm, aside)
     ranks.wait()
 
 

@@ -1,5 +1,7 @@
 """LoRA: small trained matrices beside weights that stay as they are."""
 
+from typing import Literal
+
 from miles.config.options.base import OptionSet, option
 
 PANEL = "LoRA"
@@ -11,7 +13,7 @@ class LoraOptions(OptionSet):
 
     lora_rank: int | None = option(
         None,
-        "Rank of LoRA adapters, which alone are trained; engines get them merged. By default the whole model is trained.",
+        "Rank of LoRA adapters, which alone are trained. By default the whole model is trained.",
         panel=PANEL,
         ge=1,
         usual=False,
@@ -34,4 +36,18 @@ class LoraOptions(OptionSet):
         counts_when=NEEDS_RANK,
         known_as=["target_modules"],
         on_resume="impossible",
+    )
+
+
+class PublishedLoraOptions(LoraOptions):
+    """The same, and how adapters reach engines."""
+
+    lora_publish: Literal["merged", "adapter"] = option(
+        "merged",
+        "What engines get: `merged` the whole weights with the adapters in them, `adapter` the adapters alone, to put beside the "
+        "weights they started with.",
+        panel=PANEL,
+        usual=False,
+        counts_when=NEEDS_RANK,
+        on_resume="safe",
     )

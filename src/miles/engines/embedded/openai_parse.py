@@ -14,7 +14,7 @@ DEFAULT_COMPLETION_TOKENS = 16  # of /v1/completions; a chat goes on as long as 
 SAMPLING = (
     "temperature", "top_p", "top_k", "stop", "stop_token_ids", "ignore_eos", "no_stop_trim", "skip_special_tokens",
 )  # fmt: skip
-SHARED = (*SAMPLING, "model", "n", "seed", "max_tokens", "logprobs", "rid", "extra_key", "user", "return_token_ids")
+SHARED = (*SAMPLING, "model", "n", "seed", "max_tokens", "logprobs", "rid", "extra_key", "user", "return_token_ids", "lora_path")
 CHAT_FIELDS = (*SHARED, "messages", "input_ids", "max_completion_tokens", "return_prompt_token_ids", "return_meta_info")
 COMPLETION_FIELDS = (*SHARED, "prompt")
 NEUTRAL_SHARED: Mapping[str, tuple[Any, ...]] = {
@@ -30,7 +30,6 @@ NEUTRAL_SHARED: Mapping[str, tuple[Any, ...]] = {
     "regex": (None,),
     "ebnf": (None,),
     "stop_regex": (None,),
-    "lora_path": (None,),
     "session_params": (None,),
     "custom_logit_processor": (None,),
     "custom_params": (None, {}),
@@ -124,6 +123,8 @@ def _requests(body: Mapping[str, Any], prompts: list[Any], length: Any, *, wants
         "return_logprob": wants_logprobs,
         "return_text_in_logprobs": True,
     }
+    if body.get("lora_path") is not None:
+        asked["lora_path"] = body["lora_path"]
     rid = body.get("rid")
     if rid is not None:
         asked["rid"] = [rid] if count * len(prompts) == 1 else rid

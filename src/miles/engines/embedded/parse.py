@@ -6,7 +6,7 @@ knows are refused with the nearest name.
 
 import difflib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -21,7 +21,9 @@ LARGEST_SEED = 2**63
 
 # Served fields of /generate.
 # ``extra_key`` keeps the cached prefixes of different callers apart; no prefix outlives its request here, so it changes nothing.
-BODY_FIELDS = ("rid", "text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "extra_key")
+BODY_FIELDS = (
+    "rid", "text", "input_ids", "sampling_params", "return_logprob", "return_text_in_logprobs", "extra_key", "lora_path",
+)  # fmt: skip
 # Known fields that are not served, with the values that ask for nothing.
 NEUTRAL_BODY: Mapping[str, tuple[Any, ...]] = {
     "model": (None,),  # sglang's router sends it, and the next three, with every request
@@ -41,7 +43,6 @@ NEUTRAL_BODY: Mapping[str, tuple[Any, ...]] = {
     "audio_data": (None,),
     "video_data": (None,),
     "input_embeds": (None,),
-    "lora_path": (None,),
     "session_params": (None,),
     "custom_logit_processor": (None,),
     "priority": (None,),
@@ -98,12 +99,14 @@ class Limits:
 
     encode: text to token ids.
     new_seed: a fresh random seed for requests that bring none.
+    adapters: names of the LoRA adapters that requests may ask for now.
     """
 
     context_len: int
     vocab_size: int
     encode: Callable[[str], list[int]]
     new_seed: Callable[[], int]
+    adapters: Callable[[], Collection[str]] = tuple
 
 
 def parse_generate(body: Any, limits: Limits) -> tuple[list[Request], bool]:
@@ -115,6 +118,7 @@ def parse_generate(body: Any, limits: Limits) -> tuple[list[Request], bool]:
     if not isinstance(body, dict):
         raise BadRequestError("The body of /generate must be a JSON object.")
     refuse_fields(body, BODY_FIELDS, NEUTRAL_BODY, "/generate")
+    refuse_unknown_adapters(body, limits)
     prompts, is_batch = _prompts(body, limits)
     count = len(prompts)
     requests = [
@@ -145,6 +149,14 @@ def refuse_fields(body: Mapping[str, Any], served: tuple[str, ...], neutral: Map
                 f"{name} = {value!r} in {where} is not served by the embedded engine. "
                 "Leave the field out or use the sglang engine."
             )
+
+
+def refuse_unknown_adapters(body: Mapping[str, Any], limits: Limits) -> None:
+    """Refuse a request for an adapter that is not loaded; where one is, it counts for all requests."""
+    asked = body.get("lora_path")
+    for name in asked if isinstance(asked, list) else [asked]:
+        if name is not None and name not in limits.adapters():
+            raise BadRequestError(f"lora_path = {name!r}: no such LoRA adapter is loaded.")
 
 
 def _prompts(body: Mapping[str, Any], limits: Limits) -> tuple[list[list[int]], bool]:

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
+from miles.engines.embedded.adapter_routes import AdapterRoutes
+from miles.engines.embedded.adapters import HeldAdapter
 from miles.engines.embedded.admin import AdminRoutes
 from miles.engines.embedded.answer import answer_of
 from miles.engines.embedded.http_json import errors_as_json, json_body, json_response
@@ -45,11 +47,12 @@ class EmbeddedServer:
         self._worker = worker = Worker(self._options)
         model = await worker.start()
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
-        generation = GenerateRoutes(worker, model, self._options)
+        adapter = HeldAdapter(model.network)
+        generation = GenerateRoutes(worker, model, self._options, adapter)
         app.add_routes(generation.routes())
         app.add_routes(OpenAiRoutes(generation.sample, generation.limits, model).routes())
-        weights = WeightRoutes(worker, model)
-        app.add_routes([*weights.routes(), *MemoryRoutes(worker).routes()])
+        weights = WeightRoutes(worker, model, adapter)
+        app.add_routes([*weights.routes(), *AdapterRoutes(worker, adapter).routes(), *MemoryRoutes(worker).routes()])
         app.add_routes(AdminRoutes(worker, model, asdict(self._options), weights).routes())
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS, logger=http_logger()
@@ -98,7 +101,7 @@ def says_more_than_no_http(record: logging.LogRecord) -> bool:
 class GenerateRoutes:
     """``/generate``."""
 
-    def __init__(self, worker: Worker, model: LoadedModel, options: EmbeddedOptions) -> None:
+    def __init__(self, worker: Worker, model: LoadedModel, options: EmbeddedOptions, adapter: HeldAdapter) -> None:
         self._worker = worker
         self.tokenizer = model.tokenizer
         seeds = random.Random(options.seed)
@@ -107,6 +110,7 @@ class GenerateRoutes:
             vocab_size=model.vocab_size,
             encode=model.tokenizer.encode,
             new_seed=lambda: seeds.getrandbits(63),
+            adapters=lambda: adapter.names,
         )
 
     def routes(self) -> list[web.RouteDef]:

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 from torch import Tensor
 
+from miles.engines.embedded.adapters import HeldAdapter
 from miles.engines.embedded.http_json import json_object, json_response
 from miles.engines.embedded.model import LoadedModel
 from miles.engines.embedded.parse import BadRequestError
@@ -41,10 +42,13 @@ LANDING = ("weight_version", "abort_all_requests", "flush_cache")
 
 
 class WeightRoutes:
-    """Handlers that change or look at the weights. model_path: the folder they were last read from."""
+    """Handlers that change or look at the weights. model_path: the folder they were last read from.
 
-    def __init__(self, worker: Worker, model: LoadedModel) -> None:
-        self._worker, self._model = worker, model
+    adapter: in the weights; while there is one, no others are taken.
+    """
+
+    def __init__(self, worker: Worker, model: LoadedModel, adapter: HeldAdapter) -> None:
+        self._worker, self._model, self._adapter = worker, model, adapter
         self.model_path = model.path
         self._groups: dict[str, UpdateGroup] = {}
         self._is_open = False
@@ -72,6 +76,8 @@ class WeightRoutes:
             raise BadRequestError(
                 f"model_path must be a string and weight_version a string or null, got {folder!r} and {version!r}."
             )
+        if self._adapter.name:
+            return _beside_an_adapter(self._adapter)
         try:
             checked = await asyncio.to_thread(lambda: check_weights(self._model.network, read_weights(folder), folder))
         except EngineError as error:
@@ -83,6 +89,8 @@ class WeightRoutes:
     async def begin(self, http: web.Request) -> web.Response:
         """Open the session in which buckets come."""
         await json_object(http, (), EVERY_UPDATE)
+        if self._adapter.name:
+            return _beside_an_adapter(self._adapter)
         if self._is_open:
             return update_response("a weight-update session is already open; call end_weight_update() first", status=400)
         self._is_open = True
@@ -201,6 +209,11 @@ class WeightRoutes:
 def update_response(message: str, status: int = 200) -> web.Response:
     """SGLang's answer to an update."""
     return json_response({"success": status == 200, "message": message, "num_paused_requests": 0}, status=status)
+
+
+def _beside_an_adapter(adapter: HeldAdapter) -> web.Response:
+    words = f"the adapter {adapter.name} is merged into the weights; unload it before others replace them"
+    return update_response(words, status=400)
 
 
 def _outside_a_session(what: str) -> web.Response:

@@ -40,6 +40,11 @@ def parameters_by_name(network: Any) -> dict[str, list[str]]:
     return {group[0]: group for group in names.values()}
 
 
+def first_names(network: Any) -> dict[str, str]:
+    """Every name of a parameter → the first of its names."""
+    return {name: first for first, group in parameters_by_name(network).items() for name in group}
+
+
 def check_weights(network: Any, tensors: Mapping[str, Tensor], source: str, *, is_whole: bool = True) -> dict[str, Tensor]:
     """The tensor for every parameter name, or for those that a bucket brings.
 

@@ -24,6 +24,8 @@ class SglangOptions:
     host: address to listen at; None is the address of the node in its Ray cluster.
     shared_devices: GPUs that it shares with the policy; empty where Ray gave it its own.
     releases_memory: it will be asked to give its memory back for a while.
+    adapter_rank: of the LoRA adapter that it will be given; 0 where it will get none.
+    adapter_targets: the ends of the names of the layers that have one.
     extra: server arguments of the user by name without dashes (``mem-fraction-static``); they replace ours. ``true`` sets a
         flag, ``false`` leaves it out, and a name given several times has several values.
     """
@@ -42,6 +44,8 @@ class SglangOptions:
     weight_version: str = "0"
     shared_devices: tuple[str, ...] = ()
     releases_memory: bool = False
+    adapter_rank: int = 0
+    adapter_targets: tuple[str, ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -60,8 +64,19 @@ def server_command(options: SglangOptions, host: str, port: int) -> list[str]:
         "skip-server-warmup": ["true"],
         "disable-overlap-schedule": ["true" if options.device == "cpu" or options.pauses_in_place else "false"],
         **(cpu_arguments(options) if options.device == "cpu" else gpu_arguments(options)),
+        **(adapter_arguments(options) if options.adapter_rank else {}),
     }
     return [sys.executable, "-m", "sglang.launch_server", *as_words(arguments | by_name(options.extra))]
+
+
+def adapter_arguments(options: SglangOptions) -> dict[str, list[str]]:
+    """Room for one adapter beside requests without any."""
+    return {
+        "enable-lora": ["true"],
+        "max-lora-rank": [str(options.adapter_rank)],
+        "max-loras-per-batch": ["2"],
+        "lora-target-modules": list(options.adapter_targets),
+    }
 
 
 def cpu_arguments(options: SglangOptions) -> dict[str, list[str]]:
