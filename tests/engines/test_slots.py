@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from miles.engines.embedded.slots import SlotCache, slot_attention
+from miles.engines.embedded.slots import SlotCache, pack, slot_attention
 
 pytestmark = pytest.mark.unit
 
@@ -45,6 +45,33 @@ def test_prefill_then_decode_is_plain_attention(lengths: list[int], seed: int) -
     for row, length in enumerate(lengths):
         every = (torch.cat([old[row, :, :length], new[row]], 1) for old, new in ((keys, new_keys), (values, new_values)))
         torch.testing.assert_close(out[row, 0].double(), plain(query[row, :, 0], *every), atol=1e-5, rtol=1e-5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, CONTEXT - 6)), min_size=1, max_size=SLOTS), st.integers(0, 2**16))
+def test_packed_tails_see_their_own_row_alone(rows: list[tuple[int, int]], seed: int) -> None:
+    """Every token of every tail, behind heads of other lengths, against plain attention over the row up to itself."""
+    torch.manual_seed(seed)
+    cache, slots = SlotCache(1, SLOTS, KV_HEADS, CONTEXT, SIZE), torch.randperm(SLOTS)[: len(rows)]
+    keys, values = torch.randn(2, len(rows), KV_HEADS, CONTEXT, SIZE).unbind()
+    cache.plan_prefill(slots, torch.arange(len(rows)))
+    cache.update(keys, values, 0)
+    starts, packed = torch.tensor([head for head, _ in rows]), pack([tail for _, tail in rows])
+    positions = starts[packed.row] + packed.place
+    new_keys, new_values = torch.randn(2, 1, KV_HEADS, len(positions), SIZE).unbind()
+    query = torch.randn(1, KV_HEADS * GROUPS, len(positions), SIZE)
+    cache.plan_tails(slots, packed, positions, CONTEXT)
+    later = torch.arange(CONTEXT) > positions[packed.token_at][:, :, None]
+    mask = torch.zeros(later.shape).masked_fill_(later, -math.inf)[:, None]
+    stored = cache.update(new_keys, new_values, 0)
+    out, _ = slot_attention(torch.nn.Module(), query, *stored, mask, scaling=SIZE**-0.5, packed=packed)
+    for token, (row, place) in enumerate(zip(packed.row.tolist(), packed.place.tolist(), strict=True)):
+        begin, first = rows[row][0], token - place
+        every = (
+            torch.cat([old[row, :, :begin], new[0, :, first : token + 1]], 1)
+            for old, new in ((keys, new_keys), (values, new_values))
+        )
+        torch.testing.assert_close(out[0, token].double(), plain(query[0, :, token], *every), atol=1e-5, rtol=1e-5)
 
 
 def test_padding_rows_of_a_prefill_are_not_stored() -> None:
