@@ -112,3 +112,22 @@ async def test_an_adapter_that_does_not_fit_changes_nothing(
     status, answer = await adapting.post("/load_lora_adapter", {"lora_name": "a", "lora_path": str(tmp_path / "adapter")})
     assert (status, answer["loaded_adapters"]) == (400, {})
     assert words in answer["error_message"]
+
+
+async def test_a_request_that_comes_while_an_adapter_gives_way_is_answered(
+    adapting: Http, qwen3: ModelFolders, tmp_path: Path
+) -> None:
+    policy = AdaptedPolicy(qwen3.first)
+    policy.move(1)
+    async with EngineClient(adapting.address) as client, sending_adapters(client, policy, tmp_path) as (publisher, _):
+        await publisher.publish(1)
+        await client.pause("retract")
+        await adapting.ok("/unload_lora_adapter", {"lora_name": "policy"})
+        task = asyncio.create_task(answers_of(client))
+        policy.move(2)
+        client.adapter = ""  # what was there is unloaded
+        await publisher.publish(2)
+        answers = await task
+    new = policy.merged(tmp_path / "merged")
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        assert list(answer.logprobs) == pytest.approx(reference_logprobs(new, prompt, list(answer.output_ids)), abs=1e-4)

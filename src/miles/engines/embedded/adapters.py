@@ -14,17 +14,20 @@ from miles.errors import EngineError
 class HeldAdapter:
     """The adapter of a model, if it has one.
 
-    name: empty without one. The weights that it changed are kept as they were, so that they can be put back exactly.
+    name: empty without one. known: names that requests may ask for, also after their adapter was unloaded: a request that is on
+    its way while an adapter gives way to its successor is not refused. The weights that it changed are kept as they were, so
+    that they can be put back exactly.
     """
 
     def __init__(self, network: Any) -> None:
         self._network = network
         self._before: Mapping[str, Tensor] = {}
         self.name = ""
+        self.known: set[str] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What requests may name."""
+        """The one that is loaded, if any."""
         return (self.name,) if self.name else ()
 
     def read(self, folder: Path) -> dict[str, Tensor]:
@@ -53,6 +56,7 @@ class HeldAdapter:
         self._before = {weight: self._network.get_parameter(weight).detach().clone() for weight in merged}
         copy_weights(self._network, merged)
         self.name = name
+        self.known.add(name)
 
     def take_off(self) -> None:
         """Between two steps of the model: the weights as they were before."""
