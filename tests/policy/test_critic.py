@@ -14,6 +14,7 @@ from miles.policy.checkpoint import load_checkpoint, save_checkpoint
 from miles.policy.critic import with_returns
 from miles.policy.estimate import AdvantageSpec, beside_values
 from miles.policy.losses import clipped_value_loss
+from miles.policy.offload import move_trainer
 from miles.policy.trainer import Trainer
 from miles.policy.value_model import ValueModel
 from tests.policy.builders import PRESET, batch_of, causal_lm, config, derived, policy_model, random_rollout
@@ -229,6 +230,14 @@ def test_a_value_loss_that_is_no_number_stops_the_critic(ppo):
     with pytest.raises(NotFiniteError, match="rollout 3, step 0 of the critic: the loss is .* norm nan"):
         built.train_on(MADE, 0)
     assert torch.equal(weights(built.critic.model), before)
+
+
+def test_a_policy_that_leaves_its_device_takes_the_critic_along(ppo):
+    built = ppo()
+    built.train_on(MADE, 0)
+    move_trainer(built, "meta")
+    moments = [value for state in built.critic.optimizer.state.values() for value in state.values() if value.dim()]
+    assert moments and all(tensor.is_meta for tensor in (*moments, *built.critic.model.parameters()))
 
 
 def test_a_checkpoint_goes_on_bit_for_bit(ppo, tmp_path):

@@ -77,7 +77,7 @@ async def test_it_gives_the_same_bits(policy, options):
 
 @pytest.mark.parametrize(("before", "after", "in_background"), [(True, True, True), (True, False, False), (False, True, True)])
 async def test_a_checkpoint_goes_on_wherever_the_critic_was(policy, tmp_path, before, after, in_background):
-    first, second = policy(apart=before), policy(apart=after)
+    first, second = (policy(apart=apart, critic_lr_warmup_iters=3) for apart in (before, after))
     await learned(first, ROLLOUTS[:1])
     kept = tmp_path / "checkpoints/kept"
     if in_background:
