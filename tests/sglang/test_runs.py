@@ -56,6 +56,7 @@ def remember_family_with(run: RunningMiles, word: str) -> None:
 LOSING = (
     "train-async", "--fully-async", "--preset", "reverse", "--rollout-num-gpus", "2",
     "--rollout-health-check-interval", "1", "--rollout-health-check-timeout", "5", "--eval-interval", "1000",
+    "--update-weights-timeout-seconds", "60",  # a scheduler that is stopped in the middle of an update is named after 0.8 of it
 )  # fmt: skip
 
 
