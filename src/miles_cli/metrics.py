@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from miles.config.resolution import Row
 from miles.errors import ConfigError, Problem
 from miles.tracking.metric_book import MetricEntry, entry_behind, find_metric, holding, metric_book, nearest_metric
 from miles.tracking.metrics_file import FILE_NAME, read_rows
@@ -26,14 +27,13 @@ class Numbers:
     run: PastRun
     rows: Sequence[Metrics]
 
-    def course(self, key: str) -> list[float]:
-        """The values of a metric that are numbers, in the order of the rows."""
-        return [row[key] for row in self.rows if row.get(key) is not None]
+    def course(self, key: str) -> list[float | None]:
+        """The values of a metric in the order of the rows; None where it was no number."""
+        return [row[key] for row in self.rows if key in row]
 
     def last(self, key: str) -> str:
         """Its last value as text; empty where there is none."""
-        values = self.course(key)
-        return f"{values[-1]:.6g}" if values else ""
+        return "".join(map(number, self.course(key)[-1:]))
 
 
 def list_command(folder: Path | None, format: str) -> None:
@@ -64,7 +64,7 @@ def explain_command(name: str, folder: Path | None, format: str) -> None:
     entry = meant_by(name)
     numbers = None if folder is None else numbers_of(folder)
     if format == "json":
-        _write_json(_entry_data(entry) | ({} if numbers is None else {"run": dict(_in_run(entry, numbers))}))
+        _write_json(_entry_data(entry) | ({} if numbers is None else {"run": _run_data(entry, numbers)}))
         return
     console = console_here()
     say(console, [f"{entry.name}: {entry.about}", ""])
@@ -131,26 +131,46 @@ def facts_of(entry: MetricEntry, numbers: Numbers | None) -> Iterator[Fact]:
 
 
 def _in_run(entry: MetricEntry, numbers: Numbers) -> Iterator[Fact]:
-    values = numbers.course(entry.name)
+    course = numbers.course(entry.name)
+    finite = [value for value in course if value is not None]
     where = near(numbers.run.path.absolute())
-    if not values:
+    if not course:
         yield "in the run", f"{where} has no such number"
     else:
-        yield "in the run", f"{where}: {len(values)} rows, first {values[0]:.6g}, last {values[-1]:.6g}"
-        yield "", f"lowest {min(values):.6g}, highest {max(values):.6g}, mean {sum(values) / len(values):.6g}"
-        yield "course", sparkline(values, CURVE_WIDTH)
-    beside = [(name, numbers.last(name)) for name in entry.related]
-    for place, (name, value) in enumerate((name, value) for name, value in beside if value):
-        yield "" if place else "beside it", f"{name} = {value}"
-    used = [row for name in entry.options for row in numbers.run.record.rows if row.option == name]
-    for place, row in enumerate(used):
-        yield "" if place else "decided by", f"{row.option} = {row.value} ({row.origin})"
+        yield "in the run", f"{where}: {len(course)} rows, first {number(course[0])}, last {number(course[-1])}"
+    if len(finite) < len(course):
+        yield "", f"{len(course) - len(finite)} of them are null: NaN or infinite"
+    if finite:
+        yield "", f"lowest {min(finite):.6g}, highest {max(finite):.6g}, mean {sum(finite) / len(finite):.6g}"
+        yield "course", sparkline(finite, CURVE_WIDTH)
+    beside = [f"{name} = {value}" for name in entry.related if (value := numbers.last(name))]
+    yield from (("" if place else "beside it", text) for place, text in enumerate(beside))
+    used = [f"{row.option} = {row.value} ({row.origin})" for row in _deciding(entry, numbers)]
+    yield from (("" if place else "decided by", text) for place, text in enumerate(used))
+
+
+def number(value: float | None) -> str:
+    """A value as text; null, as in the file, where it was NaN or infinite."""
+    return "null" if value is None else f"{value:.6g}"
+
+
+def _deciding(entry: MetricEntry, numbers: Numbers) -> list[Row]:
+    return [row for name in entry.options for row in numbers.run.record.rows if row.option == name]
+
+
+def _run_data(entry: MetricEntry, numbers: Numbers) -> dict[str, object]:
+    return {
+        "path": str(numbers.run.path),
+        "values": numbers.course(entry.name),
+        "related": {name: course[-1] for name in entry.related if (course := numbers.course(name))},
+        "options": {row.option: {"value": row.value, "origin": row.origin} for row in _deciding(entry, numbers)},
+    }
 
 
 def _line(entry: MetricEntry, value: str | None) -> str:
     if value is None:
         return f"{entry.about} [{entry.unit}]" if entry.unit else entry.about
-    return f"{value or 'null'} {entry.unit}".rstrip() if entry.unit != "share" else value or "null"
+    return f"{value} {entry.unit}".rstrip() if entry.unit != "share" else value
 
 
 def _entry_data(entry: MetricEntry) -> dict[str, object]:

@@ -42,11 +42,26 @@ def test_one_metric_in_full() -> None:
 
 def test_one_metric_in_a_run(run: Path) -> None:
     found = facts("ess", RUN)
-    assert found["in the run"] == f"{RUN}: 2 rows, first 0.5, last 1"
+    assert found["in the run"] == f"{RUN}: 3 rows, first 0.5, last 1"
+    assert "1 of them are null: NaN or infinite" in miles("metrics", "explain", "ess", RUN)
     assert found["beside it"] == "train/importance_ratio = 1.25"
     assert found["decided by"].startswith("off_policy_correction = tis (")
     assert facts("train/lr", RUN)["in the run"] == f"{RUN} has no such number"
-    assert json.loads(miles("metrics", "explain", "ess", RUN, "--format", "json"))["run"]["in the run"] == found["in the run"]
+
+
+def test_one_metric_in_a_run_as_data(run: Path) -> None:
+    data = json.loads(miles("metrics", "explain", "ess", RUN, "--format", "json"))
+    assert (data["name"], data["unit"]) == ("train/ess", "share")
+    assert data["run"]["values"] == [0.5, None, 1.0]
+    assert data["run"]["related"] == {"train/importance_ratio": 1.25}
+    assert set(data["run"]["options"]) == {"off_policy_correction", "tis_clip", "max_weight_staleness"}
+
+
+def test_a_number_that_became_none_is_the_last_one(run: Path) -> None:
+    with run.open("a") as file:
+        file.write(json.dumps({"rollout_id": 3, "train/ess": None}) + "\n")
+    assert facts("ess", RUN)["in the run"].endswith("first 0.5, last null")
+    assert re.search(r"^train/ess +null$", miles("metrics", "list", RUN), re.MULTILINE)
 
 
 def test_the_list_of_all() -> None:
@@ -73,7 +88,7 @@ def test_the_list_of_a_run_has_what_it_wrote_in_the_order_of_the_book(run: Path)
         (["staleness"], "name = staleness: is a part of more than one metric"),
         (["train/grad_nrom"], "no run writes a metric of this name\n    -> Did you mean train/grad_norm?"),
         (["qqqqqq"], "`miles metrics list` lists them"),
-        ([""], 'name = "": '),
+        ([""], 'name = "": no run writes a metric of this name'),
         (["ess", "runs/gone"], "there is no such folder"),
         (["ess", "."], "is no run folder"),
         (["ess", "--format", "toml"], "format = toml (--format): is not one of plain, json"),

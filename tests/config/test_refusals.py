@@ -158,9 +158,10 @@ ON_TOP_OF_THE_PRESET = [
     ("train-async", FULLY | {"pause_generation_mode": "in-place"}, {}, [], "pause_generation_mode", ["Did you mean in_place?"]),
     ("train-async", FULLY | {"partial_rollout": True}, {}, [], "partial_rollout", ["does not count with --fully-async"]),
     ("train", {"max_turns": "3"}, {}, [], "max_turns", ["has no effect while environment_path is not set"]),
+    ("train", {"environment_path": "a:b"}, {}, [], "rm_type", ["judges the whole answer", "--custom-rm-path"]),
     (
         "train",
-        {"environment_path": "a:b", "custom_generate_function_path": "c:d"},
+        {"environment_path": "a:b", "custom_generate_function_path": "c:d", "rm_type": "none", "custom_rm_path": "e:f"},
         {},
         [],
         "environment_path",
@@ -168,7 +169,13 @@ ON_TOP_OF_THE_PRESET = [
     ),
     (
         "train",
-        {"environment_path": "a:b", "partial_rollout": True, "over_sampling_batch_size": "32"},
+        {
+            "environment_path": "a:b",
+            "partial_rollout": True,
+            "over_sampling_batch_size": "32",
+            "rm_type": "none",
+            "custom_rm_path": "e:f",
+        },
         {},
         [],
         "partial_rollout",

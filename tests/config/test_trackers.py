@@ -4,8 +4,9 @@ import importlib.util
 
 import pytest
 
+from miles.config.tracker_checks import PACKAGES
+
 pytestmark = pytest.mark.unit
-PACKAGES = {"use_tensorboard": "tensorboard", "use_wandb": "wandb", "use_trackio": "trackio"}
 
 
 @pytest.mark.parametrize(("name", "package"), PACKAGES.items())

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,7 @@ def history(folder: Path) -> Iterator[dict[str, float]]:
 def test_weights_and_biases_goes_on_with_its_run_and_keeps_no_secret(tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setattr(sys, "argv", ["miles", "train", "--use-wandb", "--wandb-key", "s3cr3t" * 7])
     options = {"use_wandb": True, "wandb_mode": "offline", "wandb_key": "s3cr3t" * 7}
     for first in (0, 2):
         folders = len(list(tmp_path.glob("wandb/offline-run-*")))
@@ -67,4 +69,5 @@ def test_trackio_takes_the_rows(tmp_path, monkeypatch) -> None:
         opened.log({"rollout_id": 0, "train/loss": 0.5})
     from trackio.sqlite_storage import SQLiteStorage
 
-    assert [row["train/loss"] for row in SQLiteStorage.get_logs("tried", tmp_path.name)] == [0.5]
+    name = f"{tmp_path.name}-{(tmp_path / 'trackio_id').read_text()}"
+    assert [row["train/loss"] for row in SQLiteStorage.get_logs("tried", name)] == [0.5]

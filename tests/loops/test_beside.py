@@ -20,7 +20,6 @@ from miles.loops.schedules import run_schedule
 from miles.simulation.virtual_time import VirtualClock, run_virtual
 from miles.tracking.reporter import SilentReporter
 from miles.tracking.run_folder import open_run_folder
-from miles.tracking.trackers import Trackers
 from miles.types import Metrics, Rollout, StepReport
 from miles.weights.snapshot import Snapshots
 from tests.loops.fakes import FakeParts, FakeRolloutFn, FakeSaver, SilentTrace, Story
@@ -174,7 +173,7 @@ async def test_a_checkpoint_stays_until_its_late_evaluation_is_known(tmp_path: P
             """Nothing."""
 
     folder = open_run_folder(tmp_path / "run", None, "train")
-    journal, awaited = RunJournal(Nowhere(), Trackers([], print), SilentReporter(), 9), Pending()  # type: ignore[arg-type]
+    journal, awaited = RunJournal(Nowhere(), SilentReporter(), 9), Pending()  # type: ignore[arg-type]
     saver = RetainingSaver(Writes(), folder, journal, 1, "eval/toy", awaited=awaited)
     for done in (1, 2, 3):
         await saver.save(done, done, weights_published=done != 2)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from miles.loops.records import RunJournal
 from miles.loops.retention import RetainingSaver, superseded
 from miles.tracking.run_folder import open_run_folder
-from miles.tracking.trackers import Trackers
 
 pytestmark = pytest.mark.unit
 NAMES = st.lists(st.integers(0, 50), unique=True, max_size=8).map(lambda ids: [f"rollout-{i:06d}" for i in sorted(ids)])
@@ -48,7 +47,7 @@ class Writes:
 
 async def test_a_run_keeps_what_it_was_told(tmp_path):
     folder = open_run_folder(tmp_path / "run", None, "train")
-    journal = RunJournal(Silent(), Trackers([], print), Silent(), 10)
+    journal = RunJournal(Silent(), Silent(), 10)
     saver = RetainingSaver(Writes(folder), folder, journal, 2, "eval/reverse")
     for done, score in enumerate([0.3, 0.9, 0.5, None, 0.4], start=1):
         if score is not None:

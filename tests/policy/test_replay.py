@@ -8,6 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from miles.config.options.run import RunOptions
+from miles.config.registry import all_options
 from miles.errors import CheckpointError, NotFiniteError, PolicyError
 from miles.policy.actor import PolicyWorker
 from miles.policy.client import FailureFolder, PolicyClient
@@ -79,6 +81,15 @@ def test_a_kept_batch_is_the_batch(tmp_path):
     assert pickle.dumps(read) == pickle.dumps(batch)
     assert (again, sizes) == (config(lr=0.5), derived(1))
     assert (PRESET / "config.json").is_file()
+
+
+def test_secrets_are_not_kept(tmp_path):
+    secret = [option for option in all_options() if option.meta.secret]
+    assert {option.section for option in secret} == {"run"}
+    chosen = config().model_copy(update={"run": RunOptions(use_wandb=True, **{option.name: "s3cr3t" for option in secret})})
+    write_failure(tmp_path, batch_of(rollout([[sample(0, 0, (1, 2), (3,))]], 4)), chosen, derived(1))
+    assert not any(b"s3cr3t" in path.read_bytes() for path in tmp_path.iterdir())
+    assert read_failure(tmp_path)[1].run.use_wandb
 
 
 def test_a_folder_without_a_step_is_refused(tmp_path):

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from miles.engines.wire import Answer, GenerateRequest, SamplingParams
-from miles.errors import DataError, EngineError, RolloutError
+from miles.errors import EngineError, RolloutError
 from miles.rollout.generate import GenerateSettings, SingleTurnGroupGenerator, check_answer
 from miles.rollout.multi_turn import MultiTurn
-from miles.rollout.prompt_lines import chat_reply
 from miles.rollout.rewards import ExactReward
 from miles.simulation.virtual_time import run_virtual
 from miles.types import SampleStatus, VersionSpan
@@ -137,34 +136,61 @@ def test_a_mask_of_another_length_is_refused() -> None:
 
 
 class Templated(LetterTokenizer):
-    """ChatML, as Qwen writes it; ``forgets`` leaves earlier turns out."""
+    """ChatML, as Qwen writes it; ``#`` ends a turn. ``forgets`` leaves earlier turns out, ``refuses`` every tool."""
 
-    eos_token = "<end>"
-
-    def __init__(self, *, forgets: bool = False) -> None:
-        self.forgets = forgets
+    def __init__(self, *, forgets: bool = False, refuses: bool = False) -> None:
+        self.forgets, self.refuses = forgets, refuses
 
     def apply_chat_template(self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool) -> str:
+        if self.refuses and any(message["role"] == "tool" for message in conversation):
+            raise ValueError("no tools here")
         shown = [message for message in conversation if not (self.forgets and message["role"] == "assistant")]
-        text = "".join(f"<{message['role']}>{message['content']}<end>\n" for message in shown)
+        text = "".join(f"<{message['role']}>{message['content']}#\n" for message in shown)
         return text + ("<assistant>" if add_generation_prompt else "")
 
 
-@pytest.mark.parametrize(
-    ("reply", "text"),
-    [("no", "\n<user>no<end>\n<assistant>"), ({"role": "tool", "content": "4"}, "\n<tool>4<end>\n<assistant>")],
-)
-async def test_a_reply_is_written_as_the_template_writes_it(reply: str | Mapping[str, str], text: str) -> None:
+@dataclass
+class Ending(SimulatedEngine):
+    """Every turn is ``ab`` and this end."""
+
+    end: str = "#"
+
+    def answer(self, request: GenerateRequest) -> Answer:
+        ids = tuple(map(ord, "ab" + self.end))
+        return Answer(request.rid, ids, (-1.0,) * len(ids), "stop", (VersionSpan(0, 0, len(ids)),))
+
+
+@pytest.mark.parametrize("end", ["#", "", "/"])  # the template's own, a stop string that the engine leaves out, another end token
+@pytest.mark.parametrize(("reply", "text"), [("no", "<user>no"), ({"role": "tool", "content": "4"}, "<tool>4")])
+async def test_a_conversation_reads_as_the_template_writes_it(reply: str | Mapping[str, str], text: str, end: str) -> None:
     async def respond(asked: Any, turns: tuple[str, ...]) -> Any:
         return reply if len(turns) == 1 else None
 
-    tokenizer = Templated()
-    engine = Scripted(seconds=0, script=[(1, 0), (1, 0)])
-    await MultiTurn(respond, tokenizer, 4, applies_template=True)(engine, prompt(), SamplingParams(99), "r1")
-    added = engine.calls[1][0].input_ids[len(prompt().token_ids) + 2 :]
-    assert list(added) == list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    engine = Ending(seconds=0, end=end)
+    await MultiTurn(respond, Templated(), 4, applies_template=True)(engine, prompt(), SamplingParams(99), "r1")
+    added = engine.calls[1][0].input_ids[len(prompt().token_ids) :]
+    assert "".join(map(chr, added)) == f"ab{end.removesuffix('#')}#\n{text}#\n<assistant>"
 
 
-def test_a_template_without_earlier_turns_is_refused() -> None:
-    with pytest.raises(DataError, match="leaves out the model's earlier turns"):
-        chat_reply({"role": "user", "content": "no"}, Templated(forgets=True))
+@pytest.mark.parametrize(
+    ("tokenizer", "why"),
+    [(Templated(forgets=True), "leaves out the model's earlier turns"), (Templated(refuses=True), "no tools here")],
+)
+async def test_a_template_that_does_not_fit_is_named_with_the_prompt(tokenizer: Templated, why: str) -> None:
+    async def respond(asked: Any, turns: tuple[str, ...]) -> Any:
+        return {"role": "tool", "content": "4"}
+
+    with pytest.raises(RolloutError, match=rf"the reply of the environment to prompt 0: .*{why}.*--environment-path"):
+        await MultiTurn(respond, tokenizer, 4, applies_template=True)(Ending(seconds=0), prompt(), SamplingParams(99), "r1")
+
+
+def test_an_empty_turn_ends_the_answer() -> None:
+    engine = SimulatedEngine(ending=())
+    asked = replace(prompt(), token_ids=())
+
+    async def respond(asked: Any, turns: tuple[str, ...]) -> str:
+        raise AssertionError("nobody is asked")
+
+    speak = MultiTurn(respond, LetterTokenizer(), 4, applies_template=False)
+    answer = run_virtual(speak(engine, asked, SamplingParams(9), "r1"))
+    assert (answer.output_ids, answer.versions) == ((), ())

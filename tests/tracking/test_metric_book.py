@@ -5,12 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import miles
 from miles.config.registry import find_option, option_table
-from miles.tracking.metric_book import OF_AN_AGE, PARTS, entry_behind, find_metric, holding, metric_book, nearest_metric
+from miles.policy.loss_spec import LossSpec
+from miles.policy.step_metrics import NAMES, token_means
+from miles.tracking.metric_book import BY_AGE, OF_AN_AGE, PARTS, entry_behind, find_metric, holding, metric_book, nearest_metric
 
 pytestmark = pytest.mark.unit
 FAMILIES = ("rollout", "ledger", "train", "perf", "eval")
@@ -72,11 +75,17 @@ def test_tokens_of_one_age_are_measured_like_all(age):
     entry = find_metric(f"train/staleness_{age}/ess")
     assert entry is not None
     assert entry.about.startswith(metric_book()["train/ess"].about)
-    assert f"{age} versions old" in entry.about
+    assert f"age in versions is {age}" in entry.about
+
+
+def test_what_is_measured_by_age_is_what_a_step_measures_by_age():
+    sums = torch.ones(len(NAMES), dtype=torch.float64)
+    assert {key for name in ("tis", "icepop") for key in token_means("train", sums, LossSpec(name))} == BY_AGE
 
 
 @pytest.mark.parametrize(
-    "key", ["train/nonsense", "rollout/dropped/", "train/staleness_x/ess", "eval", "", "train/staleness_1/no"]
+    "key",
+    ["train/nonsense", "rollout/dropped/", "train/staleness_x/ess", "eval", "", "train/staleness_1/no", "train/staleness_1/lr"],
 )
 def test_what_no_run_writes_is_not_found(key):
     assert find_metric(key) is None

@@ -1,5 +1,6 @@
 """Trackers show what metrics.jsonl says, and one that fails takes nothing with it."""
 
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles.config.options.run import RunOptions
+from miles.config.tracker_checks import PACKAGES
 from miles.errors import TrackerError
 from miles.tracking import trackers as tracking
 from miles.tracking.trackers import TrackedRun, Trackers, open_trackers
@@ -30,7 +32,7 @@ class Listing:
     """Remembers; fails from its ``fails_at``-th row on, or at the end."""
 
     def __init__(self, name="listing", fails_at=None, fails_to_close=False):
-        self.name, self.rows, self.closed = name, [], False
+        self.name, self.rows, self.closed = name, [], None
         self.fails_at, self.fails_to_close = fails_at, fails_to_close
 
     def log(self, row, step):
@@ -38,8 +40,8 @@ class Listing:
             raise TrackerError(f"{self.name} is full.")
         self.rows.append((step, row))
 
-    def close(self):
-        self.closed = True
+    def close(self, *, failed):
+        self.closed = "failed" if failed else "done"
         if self.fails_to_close:
             raise TrackerError(f"{self.name} could not close.")
 
@@ -55,7 +57,7 @@ def test_one_that_fails_is_said_once_and_left_out():
             opened.log({"rollout_id": number, "train/loss": float(number)})
     assert said == ["the other is full. It gets no more rows; metrics.jsonl has them all"]
     assert [step for step, _ in whole.rows] == [1, 2, 3]
-    assert (whole.closed, full.closed) == (True, False)
+    assert (whole.closed, full.closed) == ("done", "failed")
 
 
 def test_what_is_no_number_stays_out():
@@ -69,19 +71,43 @@ def test_one_that_cannot_close_is_said_and_the_others_close():
     with Trackers([Listing(fails_to_close=True), other], said.append):
         pass
     assert said == ["listing could not close."]
-    assert other.closed
+    assert other.closed == "done"
 
 
-def test_one_that_cannot_start_closes_those_before_it(monkeypatch, tmp_path):
+def test_a_run_that_fails_is_a_failed_run_there():
+    kept = Listing()
+    with pytest.raises(RuntimeError), Trackers([kept], print):
+        raise RuntimeError
+    assert kept.closed == "failed"
+
+
+@pytest.mark.parametrize("error", [TrackerError("no such host."), KeyboardInterrupt()])
+def test_one_that_cannot_start_closes_those_before_it(monkeypatch, tmp_path, error):
     first = Listing()
 
     def broken(run):
-        raise TrackerError("no such host.")
+        raise error
 
     monkeypatch.setattr(tracking, "_starters", lambda options: iter([lambda run: first, broken]))
-    with pytest.raises(TrackerError, match="no such host"):
+    with pytest.raises(type(error)):
         open_trackers(tracked(tmp_path), print)
-    assert first.closed
+    assert first.closed == "failed"
+
+
+@pytest.mark.parametrize(("option", "package"), PACKAGES.items())
+def test_a_package_that_is_broken_is_said(monkeypatch, tmp_path, option, package):
+    for name in [name for name in sys.modules if name.partition(".")[0] == package or name.startswith("miles.tracking.")]:
+        if name != "miles.tracking.trackers":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # importing it raises ImportError
+    with pytest.raises(TrackerError, match=f"could not start: ModuleNotFoundError: .*{package}"):
+        open_trackers(tracked(tmp_path, **{option: True}), print)
+
+
+def test_a_folder_keeps_its_name_elsewhere(tmp_path):
+    name = tracking.id_of(tmp_path, "some_id")
+    assert tracking.id_of(tmp_path, "some_id") == name != tracking.id_of(tmp_path, "other_id")
+    assert len(name) == 8
 
 
 def test_nothing_is_imported_for_a_run_without_trackers(tmp_path):

@@ -15,6 +15,13 @@ def continued_answers(view: View) -> Iterator[Problem]:
             return
 
 
+def judge_of_turns(view: View) -> Iterator[Problem]:
+    """Built-in rewards read the whole answer, in which the environment's words stand too."""
+    if view["environment_path"] is not None and view["rm_type"] is not None:
+        why = f"judges the whole answer, the words of {view.named('environment_path')} included"
+        yield view.problem("rm_type", why, "Pass --rm-type none and a reward of your own with --custom-rm-path")
+
+
 def one_maker_of_answers(view: View) -> Iterator[Problem]:
     """A generate function makes the whole answer, the turns of an environment too."""
     if view["environment_path"] is not None and view["custom_generate_function_path"] is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from miles.config.adapter_checks import adapters_alone, reference_of_adapters
-from miles.config.answer_checks import continued_answers, one_maker_of_answers
+from miles.config.answer_checks import continued_answers, judge_of_turns, one_maker_of_answers
 from miles.config.effects import effect_problems
 from miles.config.options.base import OptionSet
 from miles.config.rank_checks import copies_in_whole, samples_for_critic, samples_for_ranks
@@ -270,6 +270,7 @@ CHECKS = (
     Check(needed_label, ("rm_type", "label_key")),
     Check(over_sampling, ("over_sampling_batch_size", "rollout_batch_size", "rollout_function_path")),
     Check(continued_answers, ("partial_rollout", "custom_generate_function_path", "environment_path")),
+    Check(judge_of_turns, ("environment_path", "rm_type")),
     Check(one_maker_of_answers, ("environment_path", "custom_generate_function_path")),
     Check(function_needs_a_path, ("rollout_api", "rollout_function_path")),
     Check(concurrency, ("async_max_concurrent_samples", "n_samples_per_prompt")),

@@ -9,6 +9,7 @@ from typing import Any
 
 from miles.config.resolution import Resolution
 from miles.loops.parts import StopFlag
+from miles.loops.records import RunJournal
 from miles.loops.resume import Start, record_start, resume_notes
 from miles.loops.signals import Interrupts, handling
 from miles.placement.logs import stray_output_to
@@ -17,7 +18,7 @@ from miles.tracking.last_start import note_end, note_start
 from miles.tracking.reporter import Reporter, RunSummary
 from miles.tracking.run_folder import RunFolder, lock_run_folder, open_run_folder, refuse_checkpoints_of_another_run
 from miles.tracking.trace import Trace
-from miles.tracking.trackers import TrackedRun, Trackers, open_trackers
+from miles.tracking.trackers import TrackedRun, open_trackers
 
 
 @contextmanager
@@ -47,17 +48,19 @@ def tell_start(folder: RunFolder, resolution: Resolution[Any], start: Start, rep
         reporter.note(line)
 
 
-def trackers_of(resolution: Resolution[Any], folder: Path, start: Start, reporter: Reporter) -> Trackers:
-    """Where rows go besides metrics.jsonl.
+def tracked(journal: RunJournal, folder: Path, resolution: Resolution[Any], start: Start, run: Callable[[], int]) -> int:
+    """The run, its rows also going where the options ask for.
 
     Raises:
-        TrackerError: one of the places cannot be reached.
+        TrackerError: one of the places cannot be reached; nothing was started.
     """
+    options, reporter = resolution.config.run, journal.reporter
+    if options.use_wandb and options.wandb_mode == "online":
+        reporter.stage("reaching Weights & Biases")
     first_step = 0 if start.checkpoint is None else start.state.rollouts_done + 1
     values = {row.option: row.value for row in resolution.rows}
-    if resolution.config.run.use_wandb and resolution.config.run.wandb_mode == "online":
-        reporter.stage("reaching Weights & Biases")
-    return open_trackers(TrackedRun(folder, resolution.config.run, first_step, values), reporter.note)
+    with open_trackers(TrackedRun(folder, options, first_step, values), reporter.note) as journal.trackers:
+        return run()
 
 
 def told_how_it_ends(

@@ -23,9 +23,9 @@ class RunJournal:
     """
 
     metrics: MetricsFile
-    trackers: Trackers
     reporter: Reporter
     total: int
+    trackers: Trackers = field(default_factory=lambda: Trackers([], lambda line: None))
     first_eval: Metrics = field(default_factory=dict)
     last_eval: Metrics = field(default_factory=dict)
     evaluations: dict[int, Metrics] = field(default_factory=dict)

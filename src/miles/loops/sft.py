@@ -20,7 +20,7 @@ from miles.config.options.placement import Disaggregated
 from miles.config.options.reward import RewardOptions
 from miles.config.resolution import Resolution
 from miles.loops.data import load_tokenizer
-from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends, trackers_of
+from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends, tracked
 from miles.loops.examples import ExampleFormat, ExampleSource, read_examples
 from miles.loops.parts import Cadence, Saver, StopFlag
 from miles.loops.processes import policy_ranks
@@ -90,9 +90,8 @@ def start_sft(resolution: Resolution[SftConfig], reporter: Reporter) -> int:
     with held_folder(resolution) as folder:
         start = find_start(folder, resolution)
         tell_start(folder, resolution, start, reporter)
-        with MetricsFile(folder.path) as metrics, trackers_of(resolution, folder.path, start, reporter) as trackers:
-            journal = RunJournal(metrics, trackers, reporter, derived.num_rollout)
-            trace = Trace(folder.path / "trace.json", clock)
+        with MetricsFile(folder.path) as metrics:
+            journal, trace = RunJournal(metrics, reporter, derived.num_rollout), Trace(folder.path / "trace.json", clock)
             done = start.state.rollouts_done
             run = Supervised(
                 resolution,
@@ -115,7 +114,10 @@ def start_sft(resolution: Resolution[SftConfig], reporter: Reporter) -> int:
                     folder.path, exit_code, run.steps_done, seconds, journal.first_eval, journal.last_eval, folder.latest()
                 )
 
-            return told_how_it_ends(folder, trace, reporter, lambda: on_cluster(run), summary)
+            def steps() -> int:
+                return tracked(journal, folder.path, resolution, start, lambda: on_cluster(run))
+
+            return told_how_it_ends(folder, trace, reporter, steps, summary)
 
 
 def on_cluster(run: Supervised) -> int:

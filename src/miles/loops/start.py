@@ -17,7 +17,7 @@ from miles.engines.wire import PauseMode
 from miles.errors import CheckpointError, MilesError
 from miles.long_lived import keep_what_is_loaded
 from miles.loops.data import RunData, load_data
-from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends, trackers_of
+from miles.loops.endings import held_folder, interruptible, tell_start, told_how_it_ends, tracked
 from miles.loops.evaluation import EvaluationParts, bound_evaluator, evaluation_beside, goes_beside
 from miles.loops.parts import Cadence, Parts, Saver, StopFlag
 from miles.loops.patience import Patience
@@ -74,15 +74,18 @@ def start_run(resolution: Resolution, reporter: Reporter) -> int:
     with held_folder(resolution) as folder:
         start = with_ledger(find_start(folder, resolution), resolution, data.prompts)
         tell_start(folder, resolution, start, reporter)
-        with MetricsFile(folder.path) as metrics, trackers_of(resolution, folder.path, start, reporter) as trackers:
-            journal = RunJournal(metrics, trackers, reporter, resolution.derived.num_rollout)
+        with MetricsFile(folder.path) as metrics:
+            journal = RunJournal(metrics, reporter, resolution.derived.num_rollout)
             trace = Trace(folder.path / "trace.json", clock)
             attempt = Attempt(resolution, reporter, data, folder, start, journal, trace, clock)
 
             def summary(exit_code: int) -> RunSummary:
                 return summary_of(attempt, exit_code, clock.now() - began)
 
-            return told_how_it_ends(folder, trace, reporter, lambda: on_cluster(attempt), summary)
+            def run() -> int:
+                return tracked(journal, folder.path, resolution, start, lambda: on_cluster(attempt))
+
+            return told_how_it_ends(folder, trace, reporter, run, summary)
 
 
 def on_cluster(attempt: Attempt) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from miles.config.commands import WITH_ROLLOUTS, AnyConfig
 from miles.config.derived import Derived
+from miles.config.registry import all_options
 from miles.errors import CheckpointError
 from miles.policy.batch import TrainBatch
 from miles.policy.known import Known
@@ -33,9 +34,18 @@ def write_failure(folder: Path, batch: TrainBatch, config: AnyConfig, derived: D
         columns = {name: getattr(known, name) for name in Known.__slots__}
         np.savez(folder / KNOWN, **{name: column for name, column in columns.items() if column is not None})
     command = next(name for name, root in WITH_ROLLOUTS.items() if isinstance(config, root))
-    options = config.model_dump(mode="json", exclude_unset=True)
+    options = config.model_dump(mode="json", exclude_unset=True, exclude=secrets_by_section())
     setup = {"command": command, "config": options, "derived": dataclasses.asdict(derived)}
     (folder / SETUP).write_text(json.dumps(setup))
+
+
+def secrets_by_section() -> dict[str, set[str]]:
+    """Options that are nobody's to read; a step is taken again without them."""
+    found: dict[str, set[str]] = {}
+    for option in all_options():
+        if option.meta.secret:
+            found.setdefault(option.section, set()).add(option.name)
+    return found
 
 
 def read_failure(folder: Path) -> tuple[TrainBatch, AnyConfig, Derived]:

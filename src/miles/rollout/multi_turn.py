@@ -3,7 +3,8 @@
     prompt │ turn 1 ■■■■ │ reply ▫▫▫ │ turn 2 ■■■ │ reply ▫▫ │ turn 3 ■■■■■        ■ sampled: trained on   ▫ not
 
 What the environment says has loss mask 0 and log-prob 0; each turn's request carries everything before it, so that the engine
-samples exactly the text that is trained on. ``max_new_tokens`` bounds turns and replies together.
+samples exactly the text that is trained on. ``max_new_tokens`` bounds turns and replies together. The text of the sample is all
+of it, without special tokens; a reward of yours finds the turns by what stands between them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,14 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from miles.engines.wire import Answer, EngineApi, FinishReason, GenerateRequest, SamplingParams
-from miles.errors import RolloutError
+from miles.errors import DataError, RolloutError
 from miles.rollout.generate import before_stop
 from miles.rollout.prompt_lines import Tokenizer, chat_reply
 from miles.types import Prompt, VersionSpan
 
+SEED_STEP = 0x9E3779B1  # odd and large: seeds of turns lie far apart, and the first is that of the sample
+LARGEST_SEED = 0x7FFF_FFFF
 Reply = str | Mapping[str, str]
 Environment = Callable[[Prompt, tuple[str, ...]], Awaitable[Reply | None]]
-"""Yours: ``async (prompt, turns) -> reply``, ``turns`` being what the model said so far; None ends the answer.
+"""Yours: ``async (prompt, turns) -> reply``, ``turns`` being what the model said so far without special tokens and stop strings;
+None ends the answer.
 
 With ``--apply-chat-template`` a reply is the content of a message of the user, or a whole message (``{"role": "tool",
 "content": …}``); without, the text that follows as it is.
@@ -51,9 +55,7 @@ class Turns:
             EngineError: as the engine's ``generate``.
         """
         seed = self.sampling.sampling_seed
-        own = (
-            None if seed is None else (seed + self.num_turns * 0x9E3779B1) & 0x7FFF_FFFF
-        )  # far apart, and the first is the sample's
+        own = None if seed is None else (seed + self.num_turns * SEED_STEP) & LARGEST_SEED
         sampling = replace(self.sampling, max_new_tokens=self.room, sampling_seed=own)
         rid = f"{self.rid}-turn{self.num_turns}" if self.num_turns else self.rid
         (answer,) = await engine.generate([GenerateRequest(rid, (*self.prompt.token_ids, *self.ids), sampling)])
@@ -70,8 +72,7 @@ class Turns:
             self.finish_reason = "length"
             return False
         self._append(token_ids, [0.0] * len(token_ids), 0)
-        if token_ids:
-            self._cover(self.versions[-1].version, len(self.ids) - len(token_ids), len(self.ids))
+        self._cover(self.versions[-1].version, len(self.ids) - len(token_ids), len(self.ids))
         return True
 
     def answer(self) -> Answer:
@@ -86,6 +87,8 @@ class Turns:
         self.mask += [trained] * len(token_ids)
 
     def _cover(self, version: int, start: int, end: int) -> None:
+        if start == end:
+            return
         if self.versions and self.versions[-1].version == version:
             start = self.versions.pop().start
         self.versions.append(VersionSpan(version, start, end))
@@ -114,13 +117,13 @@ class MultiTurn:
             part = await turns.sample(engine)
             text = self.tokenizer.decode(list(part.output_ids), skip_special_tokens=True)
             said.append(before_stop(text, sampling.stop) if part.finish_reason == "stop" else text)
-            if part.finish_reason != "stop" or len(said) == self.max_turns:
+            if part.finish_reason != "stop" or len(said) == self.max_turns or not part.output_ids:
                 return turns.answer()
             reply = await self.environment(prompt, tuple(said))
-            if reply is None or not turns.insert(self._tokens(reply, prompt)):
+            if reply is None or not turns.insert(self._tokens(reply, prompt, part.output_ids)):
                 return turns.answer()
 
-    def _tokens(self, reply: Any, prompt: Prompt) -> list[int]:
+    def _tokens(self, reply: Any, prompt: Prompt, turn: Sequence[int]) -> list[int]:
         message = {"role": "user", "content": reply} if isinstance(reply, str) else reply
         fits = isinstance(message, Mapping) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
         if not fits or (not self.applies_template and not isinstance(reply, str)):
@@ -128,5 +131,21 @@ class MultiTurn:
             raise RolloutError(
                 f"the environment returned {str(reply)[:80]!r} for prompt {prompt.index}. Return {wanted} (--environment-path)"
             )
-        text = chat_reply(dict(message), self.tokenizer) if self.applies_template else str(reply)
-        return [int(token) for token in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        if not self.applies_template:
+            return encoded(str(reply), self.tokenizer)
+        try:
+            tokens = encoded(chat_reply(dict(message), self.tokenizer), self.tokenizer)
+        except DataError as error:
+            raise RolloutError(f"the reply of the environment to prompt {prompt.index}: {error} (--environment-path)") from error
+        return tokens[overlap(turn, tokens) :]
+
+
+def encoded(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Token ids of a text as it is."""
+    return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+
+def overlap(turn: Sequence[int], following: Sequence[int]) -> int:
+    """How many of the tokens that follow the turn's words it has said itself: the end of a turn that ended by itself."""
+    sizes = range(min(len(turn), len(following)), 0, -1)
+    return next((size for size in sizes if list(turn[-size:]) == list(following[:size])), 0)

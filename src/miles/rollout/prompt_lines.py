@@ -191,7 +191,9 @@ def templated(tokenizer: Tokenizer, messages: list[dict[str, str]], *, up_to_an_
 
 
 def chat_reply(message: dict[str, str], tokenizer: Tokenizer) -> str:
-    """What stands between the model's turn, ended by itself, and its next one when ``message`` is said in between.
+    """What stands between the words of the model's turn and its next turn when ``message`` is said in between.
+
+    The end of the model's turn, as the template writes it, is its beginning.
 
     Raises:
         DataError: the template refuses it, or does not write the model's turns out.
@@ -201,7 +203,7 @@ def chat_reply(message: dict[str, str], tokenizer: Tokenizer) -> str:
     text = templated(tokenizer, [{"role": "user", "content": "?"}, turn, message], up_to_an_answer=True)
     if mark not in text:
         raise DataError("the chat template leaves out the model's earlier turns. Use one that writes them, or no template")
-    return text.rpartition(mark)[2].removeprefix(getattr(tokenizer, "eos_token", None) or "")
+    return text.rpartition(mark)[2]
 
 
 def is_message(message: Any) -> bool:

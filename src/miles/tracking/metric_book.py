@@ -15,6 +15,13 @@ from typing import Any
 
 PARTS = {"dataset": r"[^/]+", "lag": r"\d+", "tokens": r"\d+", "reason": r"[a-z_]+", "quarter": r"\d+-\d+"}
 OF_AN_AGE = re.compile(r"train/staleness_(\d+|<lag>)/(.+)")
+BY_AGE = frozenset(
+    f"train/{name}"
+    for name in (
+        "ppo_kl", "pg_clipfrac", "train_rollout_logprob_abs_diff", "train_rollout_kl", "ess", "importance_ratio",
+        "tis_clipfrac", "icepop_maskfrac",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ def find_metric(key: str) -> MetricEntry | None:
     if base is None:
         return None
     if age := OF_AN_AGE.fullmatch(key):
-        return replace(base, name=key, about=f"{base.about} Here of the tokens that are {age[1]} versions old alone.")
+        return replace(base, name=key, about=f"{base.about} Here of the tokens alone whose age in versions is {age[1]}.")
     about = base.about
     if found := _pattern(base.name).fullmatch(key):
         for name, text in found.groupdict().items():
@@ -60,7 +67,7 @@ def find_metric(key: str) -> MetricEntry | None:
 def entry_behind(key: str) -> MetricEntry | None:
     """The entry of the book that speaks of a key."""
     if age := OF_AN_AGE.fullmatch(key):
-        return metric_book().get(f"train/{age[2]}")
+        return metric_book()[f"train/{age[2]}"] if f"train/{age[2]}" in BY_AGE else None
     matching = (entry for entry in metric_book().values() if _pattern(entry.name).fullmatch(key))
     return metric_book().get(key) or next(matching, None)
 
@@ -68,7 +75,7 @@ def entry_behind(key: str) -> MetricEntry | None:
 def holding(word: str) -> list[str]:
     """Names whose end is the word, or else those that hold it anywhere."""
     ending = [name for name in metric_book() if name.endswith(f"/{word}")]
-    return ending or [name for name in metric_book() if word in name]
+    return ending or [name for name in metric_book() if word and word in name]
 
 
 def nearest_metric(word: str) -> str | None:

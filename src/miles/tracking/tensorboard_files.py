@@ -35,7 +35,7 @@ class TensorBoardFiles:
         with failing_as(self.name, "write"):
             self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """Write what is pending."""
         with failing_as(self.name, "write its last rows"):
             self._writer.close()

@@ -7,6 +7,7 @@ the run does not depend on it, and nothing is lost, since the file has every row
 """
 
 import math
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ class Tracker(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Bring what was taken to its place.
+    def close(self, *, failed: bool) -> None:
+        """Bring what was taken to its place; ``failed`` says how the run ended.
 
         Raises:
             TrackerError: it cannot.
@@ -71,16 +72,20 @@ class Trackers(AbstractContextManager["Trackers"]):
             except TrackerError as error:
                 self._trackers.remove(tracker)
                 self._say(f"{error} It gets no more rows; metrics.jsonl has them all")
+                self._close(tracker, failed=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for tracker in self._trackers:
-            try:
-                tracker.close()
-            except TrackerError as failure:
-                self._say(str(failure))
+            self._close(tracker, failed=error is not None)
+
+    def _close(self, tracker: Tracker, *, failed: bool) -> None:
+        try:
+            tracker.close(failed=failed)
+        except TrackerError as error:
+            self._say(str(error))
 
 
 def open_trackers(run: TrackedRun, say: Callable[[str], None]) -> Trackers:
@@ -89,12 +94,13 @@ def open_trackers(run: TrackedRun, say: Callable[[str], None]) -> Trackers:
     Raises:
         TrackerError: one cannot start; those before it are closed.
     """
-    started = Trackers(trackers := [], say)
+    trackers: list[Tracker] = []
+    started = Trackers(trackers, say)
     try:
         for start in _starters(run.options):
             trackers.append(start(run))
-    except TrackerError:
-        started.__exit__(None, None, None)
+    except BaseException as error:
+        started.__exit__(type(error), error, None)
         raise
     return started
 
@@ -104,22 +110,34 @@ def failing_as(name: str, doing: str, remedy: str = "") -> Iterator[None]:
     """Whatever a tracker's library raises becomes a ``TrackerError`` with its words."""
     try:
         yield
+    except TrackerError as error:
+        raise TrackerError(f"{name} could not {doing}: {error}. {remedy}".rstrip()) from error
     except Exception as error:
         words = f"{name} could not {doing}: {type(error).__name__}: {str(error).rstrip('.')}."
         raise TrackerError(f"{words} {remedy}".rstrip()) from error
 
 
 def _starters(options: RunOptions) -> Iterator[Callable[[TrackedRun], Tracker]]:
-    """Imported here, since their libraries are optional."""
+    """Imported here, since their libraries are optional, and may be there and broken."""
     if options.use_tensorboard:
-        from miles.tracking.tensorboard_files import TensorBoardFiles
-
+        with failing_as("TensorBoard", "start"):
+            from miles.tracking.tensorboard_files import TensorBoardFiles
         yield TensorBoardFiles
     if options.use_wandb:
-        from miles.tracking.wandb_run import WandbRun
-
+        with failing_as("Weights & Biases", "start"):
+            from miles.tracking.wandb_run import WandbRun
         yield WandbRun
     if options.use_trackio:
-        from miles.tracking.trackio_run import TrackioRun
-
+        with failing_as("trackio", "start"):
+            from miles.tracking.trackio_run import TrackioRun
         yield TrackioRun
+
+
+def id_of(folder: Path, file_name: str) -> str:
+    """What a run folder's run is called elsewhere: made at the first start, and written whole or not at all."""
+    path = folder / file_name
+    if not path.exists():
+        aside = path.with_suffix(".tmp")
+        aside.write_text(uuid.uuid4().hex[:8])
+        aside.replace(path)
+    return path.read_text().strip()

@@ -1,17 +1,17 @@
 """Weights & Biases: one run there for each run folder, also over several starts; its files lie in ``<run>/wandb``."""
 
-import uuid
-from pathlib import Path
-
 import wandb
 
 from miles.config.options.run import RunOptions
-from miles.tracking.trackers import TrackedRun, failing_as
+from miles.errors import TrackerError
+from miles.tracking.trackers import TrackedRun, failing_as, id_of
 from miles.types import Metrics
 
 ID_FILE = "wandb_id"
 REACH_SECONDS = 30.0
-REMEDY = "Pass --wandb-mode offline to write its files here and send them later with `wandb sync`, or leave --use-wandb out."
+SEND_SECONDS = 60.0
+OFFLINE = "--wandb-mode offline writes its files here, to be sent later with `wandb sync`"
+REMEDY = f"{OFFLINE}; or leave --use-wandb out."
 
 
 class WandbRun:
@@ -23,7 +23,7 @@ class WandbRun:
         """Start a run there, or go on with that of the folder.
 
         Raises:
-            TrackerError: it cannot be reached, or refuses the key.
+            TrackerError: it cannot be reached, refuses the key, or there is none.
         """
         with failing_as(self.name, "start", REMEDY):
             self._run = started(run, run.options)
@@ -34,26 +34,21 @@ class WandbRun:
         with failing_as(self.name, "take a row"):
             self._run.log(row)
 
-    def close(self) -> None:
-        """Wait until everything is sent."""
-        with failing_as(self.name, "send its last rows"):
-            self._run.finish()
+    def close(self, *, failed: bool) -> None:
+        """Wait until everything is sent, but not for ever: what is left can be sent with ``wandb sync``."""
+        with failing_as(self.name, "send its last rows", "They are in the run folder; `wandb sync` sends them."):
+            self._run.finish(exit_code=int(failed))
 
 
 def started(run: TrackedRun, options: RunOptions) -> wandb.Run:
-    """The run there; nothing of this process's output, code or repository goes with it."""
+    """The run there. Rows and options go, secrets masked; output, code, repository, machine and command line stay here."""
+    if options.wandb_mode == "online" and options.wandb_key is None and not wandb.login(prompt=False):
+        raise TrackerError("there is no API key. Pass --wandb-key, set $WANDB_API_KEY, or run `wandb login` once")
     settings = wandb.Settings(
-        api_key=options.wandb_key, console="off", silent=True, disable_git=True, disable_code=True, init_timeout=REACH_SECONDS
-    )
-    return wandb.init(
-        project=options.tracking_project, name=run.folder.name, id=id_of(run.folder), resume="allow", dir=str(run.folder),
-        mode=options.wandb_mode, config=dict(run.values), allow_val_change=True, settings=settings,
+        api_key=options.wandb_key, console="off", silent=True, disable_git=True, disable_code=True, init_timeout=REACH_SECONDS,
+        x_disable_meta=True, finish_timeout=SEND_SECONDS, finish_timeout_raises=True,
     )  # fmt: skip
-
-
-def id_of(folder: Path) -> str:
-    """The run's id there, made at the first start."""
-    path = folder / ID_FILE
-    if not path.exists():
-        path.write_text(uuid.uuid4().hex[:8])
-    return path.read_text().strip()
+    return wandb.init(
+        project=options.tracking_project, name=run.folder.name, id=id_of(run.folder, ID_FILE), resume="allow",
+        dir=str(run.folder), mode=options.wandb_mode, config=dict(run.values), allow_val_change=True, settings=settings,
+    )  # fmt: skip
