@@ -79,6 +79,10 @@ class NotFiniteError(PolicyError):
     """A reward, log-prob, loss or gradient is no number; the optimiser step was not taken."""
 
 
+class CriticNotFiniteError(NotFiniteError):
+    """The same of the critic's loss or gradient: the policy has taken its own steps on the batch."""
+
+
 class TrackerError(MilesError):
     """TensorBoard, Weights & Biases or trackio could not start, or take a row."""
 

@@ -136,7 +136,9 @@ async def test_user_code_reaches_it_through_the_fleet(http: Http) -> None:
     assert [span.end for span in answer.versions] == [7]
 
 
-@pytest.mark.parametrize(("ending", "outcome"), [("cancelled", CancelledError), ("aborted", Answer), ("failed", KeyError)])
+@pytest.mark.parametrize(
+    ("ending", "outcome"), [("cancelled", CancelledError), ("aborted", Answer), ("failed", KeyError), ("failed", EngineError)]
+)
 async def test_what_user_code_asked_for_ends_with_it(http: Http, ending: str, outcome: type) -> None:
     """Also where its connection stays open, as with clients in threads of their own."""
     fleet, fails = EngineFleet([EngineClient(http.address)]), asyncio.Event()
@@ -147,7 +149,7 @@ async def test_what_user_code_asked_for_ends_with_it(http: Http, ending: str, ou
         replies.append(asyncio.create_task(http.ok("/v1/chat/completions", body)))
         if ending == "failed":
             await fails.wait()
-            raise KeyError("mine")
+            raise outcome("mine")
         return endpoint.answer("left", (await asyncio.shield(replies[0]))["choices"][0])
 
     asking = asyncio.create_task(fleet.through_openai(ask))

@@ -61,6 +61,14 @@ class Engine(EngineClient):
         await super().close()
 
 
+class Aborting(Engine):
+    """Notes what it shall end, too."""
+
+    async def abort(self, rids: Any) -> None:
+        for rid in rids:
+            await self._tell(f"abort {rid}")
+
+
 async def load_everywhere(fleet: EngineFleet, version: int) -> None:
     """What a publication does."""
     await fleet.on_all(lambda client: client.update_weights_from_disk("folder", version, flushes=False))
@@ -218,9 +226,27 @@ async def test_user_code_is_asked_again_where_its_engine_was_lost() -> None:
     assert "broke off: peer" in await fleet.lost(0)
 
 
-async def test_what_user_code_fails_with_at_a_living_engine_is_its_own() -> None:
-    async def ask(endpoint: OpenAiEndpoint) -> str:
-        raise KeyError("mine")
+@pytest.mark.parametrize("error", [KeyError("mine"), EngineError("mine")])
+async def test_what_user_code_fails_with_at_a_living_engine_is_its_own_and_ends_what_it_asked_for(error: Exception) -> None:
+    engine = Aborting("a")
 
-    with pytest.raises(KeyError, match="mine"):
-        await EngineFleet([Engine("a")], recovers=True).through_openai(ask)
+    async def ask(endpoint: OpenAiEndpoint) -> str:
+        endpoint.fields("x", SamplingParams(1))
+        raise error
+
+    with pytest.raises(type(error), match="mine"):
+        await EngineFleet([engine], recovers=True).through_openai(ask)
+    assert engine.told == ["abort x"]
+
+
+async def test_an_engine_that_is_gone_is_told_nothing() -> None:
+    gone, other = Aborting("a", breaks=True), Aborting("b")
+
+    async def ask(endpoint: OpenAiEndpoint) -> str:
+        endpoint.fields("x", SamplingParams(1))
+        if endpoint.address == gone.address:
+            raise EngineUnreachableError("gone")
+        return endpoint.address
+
+    assert await EngineFleet([gone, other], recovers=True).through_openai(ask) == other.address
+    assert gone.told == []

@@ -116,14 +116,19 @@ async def test_a_lost_router_is_told_and_its_requests_wait_for_another() -> None
 
 async def test_aborts_go_to_every_engine_and_so_does_leaving() -> None:
     aborted: list[str] = []
+    asked = asyncio.Event()
 
     class Noting(Engine):
+        async def generate(self, requests: Any) -> list[Answer]:
+            asked.set()
+            return await super().generate(requests)
+
         async def abort(self, rids: Any) -> None:
             aborted.extend(f"{self.address} {rid}" for rid in rids)
 
     fleet, _ = await routed(Noting("a", hangs=True), Noting("b", hangs=True))
     task = asyncio.create_task(fleet.generate([request("x")]))
-    await asyncio.sleep(0.01)
+    await asked.wait()
     await fleet.abort(["y"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -6,12 +6,13 @@ import dataclasses
 import pytest
 import torch
 
-from miles.errors import CheckpointError, NotFiniteError
+from miles.errors import CheckpointError, CriticNotFiniteError, NotFiniteError
 from miles.policy.actor import PolicyWorker
 from miles.policy.checkpoint import damage_of
 from miles.policy.client import FailureFolder, PolicyClient
 from miles.policy.critic_actor import CriticWorker
-from miles.policy.failure import read_known
+from miles.policy.critic_client import train_beside
+from miles.policy.failure import POLICY, read_known
 from miles.policy.known import Known
 from miles.policy.replay import replay
 from miles.types import StepReport
@@ -130,16 +131,44 @@ async def test_what_the_critic_wrote_is_part_of_the_checkpoint_or_gone(policy, t
     assert [path.name for path in folder.iterdir()] == ["kept"]
 
 
-async def test_values_that_are_no_number_stop_the_run_and_the_batch_is_kept(policy, tmp_path):
-    client = policy(apart=True)
+@pytest.mark.parametrize("apart", [True, False])
+async def test_values_that_are_no_number_stop_the_run_and_batch_and_policy_are_kept_as_said(policy, tmp_path, apart):
+    client = policy(apart=apart)
     await client.info()
-    head = worker(client, 1)._critic.model.value_head
+    head = (worker(client, 1)._critic if apart else worker(client)._trainer.critic).model.value_head
     head.weight.register_hook(lambda grad: torch.full_like(grad, torch.nan))
     folder = tmp_path / "failed/rollout-000000"
-    with pytest.raises(NotFiniteError, match=f"rollout 0, step 0 of the critic: .*miles replay {folder}"):
+    words = f"rollout 0, step 0 of the critic: .* the policy as it is after its own steps are kept; `miles replay {folder}`"
+    with pytest.raises(CriticNotFiniteError, match=words):
         await client.train_on(ROLLOUTS[0], 0)
     assert not head.weight.any(), "the step was not taken"
     assert all(report.is_finite for report in replay(folder))
+    await client.load(folder / POLICY)
+    assert (await client.info())["num_optimizer_steps"] == 1
+
+
+@pytest.mark.parametrize("own", [None, NotFiniteError("the policy's")])
+async def test_a_critic_that_fails_first_lets_the_policy_end_and_say_what_happened_to_it(own):
+    critic_failed, policy_ended = asyncio.Event(), asyncio.Event()
+
+    class Policy:
+        async def all(self, *_):
+            await critic_failed.wait()
+            for _ in range(10):  # turns of the loop, in which nobody else has anything left to do
+                await asyncio.sleep(0)
+            policy_ended.set()
+            if own is not None:
+                raise own
+
+    class Critic:
+        async def all(self, *_):
+            critic_failed.set()
+            raise CriticNotFiniteError("the critic's")
+
+    with pytest.raises(NotFiniteError) as caught:
+        await train_beside(Policy(), Critic(), batch_of(ROLLOUTS[0]), Known())
+    assert policy_ended.is_set()
+    assert str(caught.value) == ("the critic's" if own is None else "the policy's")
 
 
 async def test_a_replay_takes_the_step_under_the_values_it_was_taken_with(policy, tmp_path):
@@ -148,7 +177,7 @@ async def test_a_replay_takes_the_step_under_the_values_it_was_taken_with(policy
     await learned(client, ROLLOUTS[:2])
     known = Known(values=worker(client, 1).values(batch_of(ROLLOUTS[2])))
     next(iter(worker(client)._trainer.model.parameters())).register_hook(lambda grad: torch.full_like(grad, torch.inf))
-    with pytest.raises(NotFiniteError):
+    with pytest.raises(NotFiniteError, match="the policy before it are kept; .* takes the step again"):
         await client.train_on(ROLLOUTS[2], 2)
     folder = tmp_path / "failed/rollout-000002"
     assert read_known(folder).values.tolist() == known.values.tolist()

@@ -121,10 +121,10 @@ class EngineFleet:
         endpoint = OpenAiEndpoint(client.address, await client.model_name(), client.published, note, client.adapter)
         try:
             return await ask(endpoint)
-        except asyncio.CancelledError:
+        except EngineUnreachableError:
+            raise  # there is nobody to tell
+        except (asyncio.CancelledError, EngineError):
             await client.abort_in_time(rids)
-            raise
-        except EngineError:
             raise
         except Exception as error:
             if not await self._alive(client):

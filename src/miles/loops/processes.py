@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Processes:
 
     turns: where policy and engines share their devices.
     eval_engines: those that evaluate and do nothing else; None where there are none.
-    pids: of the processes whose CPU time the trace keeps, by role; servers of sglang are not among them.
+    pids: of the processes whose CPU time the trace keeps, by role, all on this node; servers of sglang are not among them.
     """
 
     policy: PolicyClient
@@ -107,9 +107,8 @@ async def beside_engines(
                 await stands.join(fleet)
                 keeping = Supervisor(fleet, routers, limits, say).keep(ROUTER, stands)
                 deaths.append(asyncio.create_task(keeping, name="keep router"))
-            pids = {POLICY: await pids_of(policy.actors)}
-            if derived.engine == "embedded" and engines:
-                pids[ENGINES] = await pids_of([engine.actor for engine in engines])
+            measured = [engine.actor for engine in engines if derived.engine == "embedded"]
+            pids = await pids_here({POLICY: policy.actors, ENGINES: measured})
             yield Processes(policy, fleet, eval_fleet, deaths, turns_of(config, fleet, policy), pids)
         finally:
             await end([*deaths, *others])
@@ -122,9 +121,15 @@ async def beside_engines(
         await starter.end()
 
 
-async def pids_of(actors: Sequence[Any]) -> list[int]:
-    """The process of each actor."""
-    return list(await asyncio.gather(*(actor.__ray_call__.remote(pid_of) for actor in actors)))
+async def pids_here(actors_of: Mapping[str, Sequence[Any]]) -> dict[str, list[int]]:
+    """The processes of each role's actors; only of roles that are whole and on this node, where alone clocks can be read."""
+    here, found = ray.get_runtime_context().get_node_id(), {}
+    for role, actors in actors_of.items():
+        with suppress(ray.exceptions.RayError):  # one has ended: whoever watches it says so, or starts it again
+            places = await asyncio.gather(*(actor.__ray_call__.remote(node_and_pid) for actor in actors))
+            if places and all(node == here for node, _ in places):
+                found[role] = [pid for _, pid in places]
+    return found
 
 
 def other_children(pids: Mapping[str, Sequence[int]]) -> list[int]:
@@ -133,9 +138,9 @@ def other_children(pids: Mapping[str, Sequence[int]]) -> list[int]:
     return [child.pid for child in psutil.Process().children(recursive=True) if child.pid not in known]
 
 
-def pid_of(_actor: object) -> int:
+def node_and_pid(_actor: object) -> tuple[str, int]:
     """Runs inside an actor."""
-    return os.getpid()
+    return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
 async def give_up_devices(config: AnyConfig, policy: PolicyClient, starter: EngineStarter) -> None:

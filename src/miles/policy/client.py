@@ -12,7 +12,7 @@ from typing import Any
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
-from miles.errors import CheckpointError, NotFiniteError
+from miles.errors import CheckpointError, CriticNotFiniteError, NotFiniteError
 from miles.policy.actor import PolicyWorker
 from miles.policy.batch import TrainBatch, refuse_what_is_no_number
 from miles.policy.critic_actor import CriticWorker
@@ -22,6 +22,12 @@ from miles.policy.known import Known
 from miles.policy.rank_calls import RankCalls, Seats, start_ranks
 from miles.policy.weights_client import PolicyWeights
 from miles.types import Metrics, Rollout, StepReport
+
+BEFORE = "The batch and the policy before it are kept; `miles replay {folder}` takes the step again, sample by sample."
+AFTER = (
+    "The batch and the policy as it is after its own steps are kept; `miles replay {folder}` shows the policy's loss of every "
+    "sample under those weights, not the critic's."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class PolicyClient:
         try:
             refuse_what_is_no_number(rollout, batch)
         except NotFiniteError as error:
-            raise NotFiniteError(f"{error} {await self._keep(batch)}") from error
+            raise NotFiniteError(f"{error} {await self._keep(batch, BEFORE)}") from error
         return await self.train_on_batch(batch)
 
     async def train_on_batch(self, batch: TrainBatch) -> StepReport:
@@ -106,11 +112,12 @@ class PolicyClient:
                 return await train_beside(self._ranks, self._critic, batch, known)
             report: StepReport = await self._all(f"training on rollout {batch.rollout_id}", "train_on", batch)
         except NotFiniteError as error:
-            raise NotFiniteError(f"{error} {await self._keep(batch, known)}") from error
+            kept = AFTER if isinstance(error, CriticNotFiniteError) else BEFORE
+            raise type(error)(f"{error} {await self._keep(batch, kept, known)}") from error
         return report
 
-    async def _keep(self, batch: TrainBatch, known: Known | None = None) -> str:
-        """Write a failed batch and the policy before it; what became of that, in a sentence."""
+    async def _keep(self, batch: TrainBatch, kept: str, known: Known | None = None) -> str:
+        """Write a failed batch and the policy as it is now; what became of that, in words: ``kept`` where it is written."""
         if self._failures is None:
             return ""
         folder = self._failures.folder / f"rollout-{batch.rollout_id:06d}"
@@ -119,7 +126,7 @@ class PolicyClient:
             await self.save(folder / POLICY)
         except (OSError, CheckpointError) as error:
             return f"The batch could not be kept: {error}"
-        return f"The batch and the policy before it are kept; `miles replay {folder}` takes the step again, sample by sample."
+        return kept.format(folder=folder)
 
     async def mean_loss(self, batch: TrainBatch) -> float:
         """Mean of −log π over the batch's trained tokens, without a step."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from miles.config.commands import AnyConfig
 from miles.config.derived import Derived
-from miles.errors import NotFiniteError
+from miles.errors import CriticNotFiniteError, NotFiniteError
 from miles.policy.batch import TrainBatch
 from miles.policy.collate import ForwardInput
 from miles.policy.estimate import AdvantageSpec, beside_values
@@ -72,7 +72,7 @@ class Critic:
             ``value_mean``, ``return_mean``, and ``explained_variance``, 1 − Var(R − V) / Var(R), of the values before them.
 
         Raises:
-            NotFiniteError: a loss or gradient is not finite; the weights are those of the last whole step.
+            CriticNotFiniteError: a loss or gradient is not finite; the weights are those of the last whole step.
         """
         seen = with_returns(batch)
         steps = self._planner.plan(seen, [True] * seen.num_samples)
@@ -82,9 +82,9 @@ class Critic:
             rate = float(self.optimizer.param_groups[0]["lr"])
             try:
                 rows.append(self._take_step(step, targets, f"rollout {batch.rollout_id}, step {number} of the critic"))
-            except NotFiniteError:
+            except NotFiniteError as error:
                 if not self._skips_steps:
-                    raise
+                    raise CriticNotFiniteError(str(error)) from error
         row = {"critic_lr": rate}
         for place, name in enumerate(("value_loss", "value_clipfrac", "critic_grad_norm") if rows else ()):
             row[name] = mean([of_step[place] for of_step in rows])

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from miles.errors import CriticNotFiniteError
 from miles.policy.batch import TrainBatch
 from miles.policy.known import Known
 from miles.policy.rank_calls import RankCalls
@@ -35,12 +36,16 @@ async def train_beside(policy: RankCalls, critic: RankCalls, batch: TrainBatch, 
     """The optimiser steps of both, at the same time.
 
     Raises:
-        PolicyError: as ``Trainer.train_on`` or ``Critic.train_on``; the other one's steps go on to their end.
+        PolicyError: as ``Trainer.train_on``; the critic's steps go on to their end.
+        CriticNotFiniteError: as ``Critic.train_on``, once the policy has taken its steps; where it fails too, its error comes.
     """
     doing = f"training on rollout {batch.rollout_id}"
-    report, metrics = await asyncio.gather(
-        policy.all(doing, "train_on", batch, known), critic.all(doing, "train_on", batch, known.values, known.kl)
-    )
+    steps = asyncio.create_task(policy.all(doing, "train_on", batch, known))
+    try:
+        report, metrics = await asyncio.gather(steps, critic.all(doing, "train_on", batch, known.values, known.kl))
+    except CriticNotFiniteError:
+        await steps
+        raise
     return replace(report, metrics=report.metrics | metrics)  # type: ignore[no-any-return]
 
 

@@ -3,7 +3,8 @@
 <run>/failed/rollout-000012/batch.npz    the columns of the rollout
 <run>/failed/rollout-000012/known.npz    what a critic on ranks of its own knew of it
 <run>/failed/rollout-000012/setup.json   command, configuration and derived values
-<run>/failed/rollout-000012/policy/      weights and optimiser before the step, a checkpoint
+<run>/failed/rollout-000012/policy/      weights and optimiser before the step, a checkpoint; where the critic failed, after the
+                                         policy's own steps; a critic on ranks of its own is kept after its own, too
 """
 
 import dataclasses

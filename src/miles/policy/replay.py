@@ -1,6 +1,7 @@
 """A failed step again, sample by sample: which of them has a loss or gradient that is no number.
 
-One rank in this process, one sample in a forward pass, the weights as they were before the step; nothing is trained.
+One rank in this process, one sample in a forward pass, the weights as they were before the step; nothing is trained. Where it was
+the critic that failed, the policy had taken its own steps, and its loss alone is looked at, under the weights after them.
 """
 
 import dataclasses
