@@ -31,10 +31,10 @@ from .ways import Fleet, Policy
 class AdaptedPolicy(Policy):
     """A model with adapters; ``move`` is its training step."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, targets: tuple[str, ...] = ()) -> None:
         super().__init__(folder)
         model = PolicyModel(self.model)
-        add_adapters(model, LoraOptions(lora_rank=3, lora_alpha=5.0), base=folder, seed=0)
+        add_adapters(model, LoraOptions(lora_rank=3, lora_alpha=5.0, lora_targets=targets), base=folder, seed=0)
         self.model = model.causal_lm
         self.sender = WeightSender(self.model, OneRank())
 

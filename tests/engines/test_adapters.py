@@ -2,22 +2,28 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from aiohttp import web
 from safetensors.torch import load_file, save_file
 
 from miles.engines.client import EngineClient
 from miles.engines.transfer.adapter import ADAPTER_CONFIG, ADAPTER_FILE
+from miles.engines.weight_calls import Landing, load_adapter
+from miles.engines.wire import Answer
 from miles.policy.export import export_adapters
+from miles.types import VersionSpan
 from miles.weights.check import WeightCheck
 from miles.weights.transport import OneEngine
 
 from .adapter_suite import *  # noqa: F403 - the tests that sglang runs too
-from .adapter_suite import AdaptedPolicy, answers_of, sending_adapters
+from .adapter_suite import AdaptedPolicy, agree, answers_of, sending_adapters
 from .engine_fixtures import Http, ModelFolders, load_reference, reference_logprobs
+from .scripted import answering, request
 from .update_suite import PROMPTS, update
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
@@ -53,6 +59,86 @@ async def test_requests_in_flight_go_on_with_the_new_adapter(
             assert list(answer.logprobs[start:]) == pytest.approx(under_new[start:], abs=1e-4)
         caught += len(answer.versions) == 2
     assert caught
+
+
+class AskingMeanwhile(EngineClient):
+    """Sends a request before and after every call that steers the engine, each of which has arrived when the call goes on."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.asked: list[asyncio.Task[list[Answer]]] = []
+
+    async def steer(self, path: str, body: Mapping[str, Any], *, repeatable: bool) -> Any:
+        await self._ask()
+        answer = await super().steer(path, body, repeatable=repeatable)
+        await self._ask()
+        return answer
+
+    async def _ask(self) -> None:
+        task = asyncio.create_task(self.generate([request(f"meanwhile-{len(self.asked)}", 8)]))
+        self.asked.append(task)
+        while not task.done():
+            (state,) = (await self.server_info())["internal_states"]
+            if state["num_running_requests"] + state["num_waiting_requests"] == len(self.asked):
+                return
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+async def test_requests_that_arrive_while_adapters_change_get_the_new_one(
+    adapting: Http, qwen3: ModelFolders, tmp_path: Path, mode: str
+) -> None:
+    policy = AdaptedPolicy(qwen3.first)
+    async with AskingMeanwhile(adapting.address) as client, sending_adapters(client, policy, tmp_path, mode) as (publisher, _):
+        for version in (1, 2):
+            policy.move(version)
+            await publisher.publish(version)
+            new = policy.merged(tmp_path / f"merged-{version}")
+            answers = [answer for task in client.asked for answer in await task]
+            client.asked.clear()
+            assert len(answers) >= 4
+            for answer in answers:
+                assert answer.versions == (VersionSpan(version, 0, 8),)
+                expected = reference_logprobs(new, [5, 6, 7], list(answer.output_ids))
+                assert list(answer.logprobs) == pytest.approx(expected, abs=1e-4)
+
+
+async def test_where_an_engine_replaces_no_adapter_the_new_one_is_loaded_before_the_old_one_goes() -> None:
+    loaded: dict[str, str] = {}
+    known: list[bool] = []
+
+    async def sglang(http: web.Request) -> web.Response:
+        body, words = await http.json() if http.can_read_body else {}, ""
+        if http.path == "/unload_lora_adapter":
+            del loaded[body["lora_name"]]
+        elif http.path == "/load_lora_adapter" and body["lora_name"] in loaded:
+            words = f"Failed to load LoRA adapter {body['lora_name']} because it is already loaded"
+        elif http.path == "/load_lora_adapter":
+            loaded[body["lora_name"]] = body["lora_path"]
+        known.append(client.adapter in ("", *loaded))
+        return web.json_response({"success": not words, "error_message": words}, status=400 if words else 200)
+
+    async with answering(sglang) as address, EngineClient(address) as client:
+        for version in range(1, 5):
+            await load_adapter(client, f"folder-{version}", Landing(version, flushes=True))
+            assert loaded == {client.adapter: f"folder-{version}"}
+            assert client.published == version
+    assert all(known)
+
+
+async def test_an_adapter_on_other_weights_leaves_none_of_the_one_before(
+    adapting: Http, qwen3: ModelFolders, tmp_path: Path
+) -> None:
+    names = ["q_proj", "up_proj"]
+    for name in names:
+        policy = AdaptedPolicy(qwen3.first, (name,))
+        policy.move(1)
+        export_adapters(policy.model, tmp_path / name)
+        await adapting.ok("/load_lora_adapter", {"lora_name": "policy", "lora_path": str(tmp_path / name)})
+        async with EngineClient(adapting.address) as client:
+            assert agree(policy.merged(tmp_path / f"merged-{name}"), await answers_of(client))
+    await adapting.ok("/unload_lora_adapter", {"lora_name": "policy"})
+    async with EngineClient(adapting.address) as client:
+        assert agree(load_reference(qwen3.first), await answers_of(client))
 
 
 async def test_what_the_engine_holds_is_what_the_policy_would_merge(adapting: Http, qwen3: ModelFolders, tmp_path: Path) -> None:

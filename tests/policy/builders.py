@@ -74,6 +74,7 @@ def config(folder: Path = PRESET, *, temperature: float = 1.0, **options: Any) -
             "clip_grad",
             "non_finite_steps",
             "vocab_chunk_size",
+            "packing",
             "optimizer_cpu_offload",
         ),
         "run": ("deterministic", "seed"),

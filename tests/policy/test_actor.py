@@ -104,6 +104,24 @@ async def test_the_workers_own_errors_arrive_as_they_are(worker, tmp_path):
         await client.export_weights(tmp_path / "file" / "weights")
 
 
+class Noted:
+    """Has something to say when it has started."""
+
+    def start(self):
+        return "rows are masked", "and that is all"
+
+    def info(self):
+        return {}
+
+
+async def test_what_ranks_say_at_their_start_is_kept_once():
+    client = PolicyClient(ranks_of(Handle(Noted())), critic=ranks_of(Handle(Noted()), who="the critic"))
+    assert client.notes == ()
+    for _ in range(2):
+        await client.info()
+        assert client.notes == Noted().start()
+
+
 class Broken:
     """Fails as no one expected."""
 

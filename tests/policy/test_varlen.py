@@ -1,6 +1,7 @@
 """Rows that stand end to end change nothing but what is computed for nobody: scores and gradients are those of masked rows."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ from hypothesis import strategies as st
 from miles.errors import PolicyError
 from miles.policy.collate import collate, visible_keys
 from miles.policy.packing import Layout, Limits, plan_rows
-from miles.policy.varlen import pack_end_to_end, seen_keys, segment_attention
-from tests.policy.builders import batch_of, causal_lm, policy_model, random_rollout
+from miles.policy.ranks import OneRank
+from miles.policy.trainer import Trainer
+from miles.policy.varlen import pack_as_chosen, pack_end_to_end, seen_keys, segment_attention
+from tests.policy.builders import batch_of, causal_lm, config, derived, policy_model, random_rollout
 from tests.policy.test_model import our_scores, plain_scores
 from tests.policy.test_trainer import CASES, gradient, relative, trainer
 
 pytestmark = pytest.mark.unit
 VARLEN = {"packing": "varlen"}
+MADE = random_rollout(2, num_groups=2)
 
 
 def visible_in(segments, width):
@@ -125,14 +129,92 @@ def test_what_is_written_names_no_attention_of_ours(tmp_path):
     assert "segments" not in built.model.causal_lm.config.to_json_string()
 
 
-def test_a_model_that_hands_nothing_on_is_refused(monkeypatch):
-    model = policy_model()
+def silent(model):
+    """The model, made one whose layers hand no segments on."""
     decoder = model.causal_lm.get_decoder()
     forward = decoder.forward
-    silent = lambda **given: forward(**{name: value for name, value in given.items() if not name.startswith("cu_")})  # noqa: E731
-    monkeypatch.setattr(decoder, "forward", silent)
-    with pytest.raises(PolicyError, match="Qwen3ForCausalLM does not compute rows that stand end to end .* --packing block-mask"):
-        pack_end_to_end(model, "cpu")
+    decoder.forward = lambda **given: forward(**{name: value for name, value in given.items() if not name.startswith("cu_")})
+    return model
+
+
+def strict(model):
+    """The model, made one whose layers take no segments."""
+    decoder = model.causal_lm.get_decoder()
+    forward = decoder.forward
+    known = ("input_ids", "attention_mask", "position_ids", "use_cache")
+    decoder.forward = lambda **given: forward(**given) if set(given) <= set(known) else int("no such argument")
+    return model
+
+
+def packed(model, sizes=None, ranks=None, **options):
+    """A trainer of a run whose rows resolved to stand end to end."""
+    return Trainer(config(**options), derived(len(MADE.samples), **(VARLEN | (sizes or {}))), ranks, model)
+
+
+def is_as_loaded(built):
+    """Whether rows are masked, the model attends as it was loaded to do, and steps are those of such a run."""
+    plain = trainer(MADE, limits={})
+    model = built.model
+    attends = model.causal_lm.config._attn_implementation == plain.model.causal_lm.config._attn_implementation
+    same = built.train_on(MADE, 0).metrics == plain.train_on(MADE, 0).metrics
+    return attends and same and not model.packs_end_to_end
+
+
+@pytest.mark.parametrize(("unfit", "words"), [
+    (silent, "Qwen3ForCausalLM does not compute rows that stand end to end as it computes them apart"),
+    (strict, "Qwen3ForCausalLM does not take rows that stand end to end .*no such argument"),
+])  # fmt: skip
+def test_an_unfit_model_has_its_rows_masked_unless_the_user_asked_for_more(unfit, words):
+    with pytest.raises(PolicyError, match=f"{words}.* Use --packing block-mask"):
+        packed(unfit(policy_model()), packing="varlen")
+    built = packed(unfit(policy_model()))
+    (note,) = built.notes
+    assert re.fullmatch(f"--packing auto is block-mask here and not varlen: {words}.*", note)
+    assert is_as_loaded(built)
+
+
+def test_so_has_a_model_on_a_gpu_that_is_too_old(monkeypatch):
+    def refuse(device):
+        raise PolicyError(f"{device} is too old.")
+
+    monkeypatch.setattr("miles.policy.varlen.refuse_unfit_gpu", refuse)
+    with pytest.raises(PolicyError, match=r"cuda is too old\. Use --packing block-mask"):
+        packed(policy_model(), {"device": "cuda"}, packing="varlen")
+    built = packed(policy_model(), {"device": "cuda"})
+    assert built.notes == ("--packing auto is block-mask here and not varlen: cuda is too old.",)
+    assert is_as_loaded(built)
+
+
+class BesideAnUnfitOne(OneRank):
+    """The first of two ranks; the other one is not fit."""
+
+    def sum(self, values):
+        return values + 1
+
+
+def test_ranks_agree():
+    model = policy_model()
+    pack_as_chosen([model], config(), derived(8, **VARLEN), BesideAnUnfitOne())
+    assert not model.packs_end_to_end
+    assert model.causal_lm.config._attn_implementation == model.own_attention == "sdpa"
+    assert "another rank" in model.why_not_packed
+
+
+def test_a_policy_takes_the_rows_of_its_reference(monkeypatch):
+    other = silent(policy_model())
+    monkeypatch.setattr("miles.policy.reference_model.load_model", lambda *_, **__: other)
+    built = packed(policy_model(), use_kl_loss=True, kl_loss_coef=0.1)
+    assert not built.model.packs_end_to_end
+    assert built.notes == (other.why_not_packed,)
+    monkeypatch.setattr("miles.policy.reference_model.load_model", lambda *_, **__: policy_model())
+    plain = trainer(MADE, use_kl_loss=True, kl_loss_coef=0.1)
+    assert built.train_on(MADE, 0).metrics == plain.train_on(MADE, 0).metrics
+
+
+def test_a_fit_model_has_nothing_to_say():
+    built = packed(policy_model())
+    assert built.model.packs_end_to_end
+    assert built.notes == ()
 
 
 @given(queries=st.integers(1, 6), more=st.integers(0, 5), window=st.none() | st.integers(1, 12))

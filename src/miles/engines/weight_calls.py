@@ -16,7 +16,8 @@ from miles.errors import EngineError
 
 MemoryTag = Literal["weights", "kv_cache"]
 ALREADY_OPEN = "already open"
-ADAPTER = "policy"
+ALREADY_LOADED = "already loaded"
+ADAPTER, OTHER_ADAPTER = "policy", "policy-other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +90,31 @@ async def destroy_weights_update_group(client: EngineClient, group: str) -> None
 async def load_adapter(client: EngineClient, folder: str, landing: Landing) -> None:
     """Have a paused engine put a LoRA adapter, in peft's format, in the place of the one before; its own weights stay.
 
-    SGLang waits with the old adapter until no request needs it any more, so none may be in flight there.
+    What requests ask for is loaded at every moment, as they go on arriving meanwhile. SGLang holds the old adapter until no
+    request needs it any more, so none may be in flight there.
     """
-    if client.adapter:
-        await client.steer("/unload_lora_adapter", {"lora_name": client.adapter}, repeatable=False)
-    client.adapter = ADAPTER
-    await client.steer("/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": folder}, repeatable=False)
+    before = client.adapter
+    client.adapter = await _load_beside(client, before or ADAPTER, folder)
     if landing.version is not None:
         body = {"new_version": str(landing.version), "abort_all_requests": False}
         await client.steer("/update_weight_version", body, repeatable=True)
     if landing.flushes:
         await client.flush_cache()
     _note(client, landing)
+    if before not in ("", client.adapter):
+        await client.steer("/unload_lora_adapter", {"lora_name": before}, repeatable=False)
+
+
+async def _load_beside(client: EngineClient, name: str, folder: str) -> str:
+    """Load an adapter in the place of one of the same name, or where the engine replaces none, under another; its name."""
+    try:
+        await client.steer("/load_lora_adapter", {"lora_name": name, "lora_path": folder}, repeatable=False)
+    except EngineError as error:
+        if ALREADY_LOADED not in str(error):
+            raise
+        name = OTHER_ADAPTER if name == ADAPTER else ADAPTER
+        await client.steer("/load_lora_adapter", {"lora_name": name, "lora_path": folder}, repeatable=False)
+    return name
 
 
 async def weight_checksums(client: EngineClient) -> list[Mapping[str, str]]:

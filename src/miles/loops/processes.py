@@ -94,6 +94,8 @@ async def beside_engines(
         except BaseException:
             await end([router] if router else [])
             raise
+        for note in policy.notes:
+            say(note)
         eval_fleet = None
         try:
             limits = limits_of(config.engine)

@@ -138,6 +138,8 @@ def on_cluster(run: Supervised) -> int:
             run.reporter.stage("starting the policy")
             async with policy_ranks(trained, derived, cluster, run.folder.logs) as policy:
                 await policy.info()
+                for note in policy.notes:
+                    run.reporter.note(note)
                 await learn(run, policy)
 
         return asyncio.run(interruptible(work(), run.stop, run.reporter.note, lambda: run.stepping))

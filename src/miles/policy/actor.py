@@ -38,8 +38,8 @@ class PolicyWorker(RankWorker):
         """As the options have it, or all."""
         return self._config.placement.actor_num_gpus_per_replica or self.num_ranks
 
-    def start(self, address: str = "") -> None:
-        """Prepare the process, meet the other ranks at rank 0's address, and load the model.
+    def start(self, address: str = "") -> tuple[str, ...]:
+        """Prepare the process, meet the other ranks at rank 0's address, and load the model; as ``Trainer.notes``.
 
         Raises:
             PolicyError: as ``Trainer``.
@@ -49,6 +49,7 @@ class PolicyWorker(RankWorker):
 
         self._started = Trainer(self._config, self._derived, ranks)
         keep_what_is_loaded()
+        return self._started.notes
 
     @property
     def _trainer(self) -> "Trainer":

@@ -70,12 +70,14 @@ class PolicyClient:
     """The policy, for the loops: each call is awaited on the caller's event loop; folders are absolute paths.
 
     groups: its ranks, and those of a critic that has its own.
+    notes: what the ranks have to say once they have started, a sentence each; as ``Trainer.notes``.
     """
 
     def __init__(self, ranks: RankCalls, failures: FailureFolder | None = None, critic: RankCalls | None = None) -> None:
         """Talk to ``PolicyWorker``s, and to ``CriticWorker``s where there are any; ``info`` has them start and waits for it."""
         self._failures, self._ranks, self._critic = failures, ranks, critic
         self._part: Path | None = None
+        self.notes: tuple[str, ...] = ()
         self.groups = [ranks, *([critic] if critic else [])]
 
     @property
@@ -194,7 +196,8 @@ class PolicyClient:
 
     async def info(self) -> Metrics:
         """As ``PolicyWorker.info``; returns once every model is loaded, raises ``PolicyError`` if one cannot be."""
-        await asyncio.gather(*(group.start() for group in self.groups))
+        told = await asyncio.gather(*(group.start() for group in self.groups))
+        self.notes = tuple(dict.fromkeys(note for notes in told for note in notes))
         info: Metrics = await self._all("starting", "info")
         return info
 

@@ -25,7 +25,7 @@ from miles.policy.scoring import over_tokens
 from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_plan import PlannedStep, StepPlanner
 from miles.policy.value_model import ValueModel, load_value_model
-from miles.policy.varlen import pack_end_to_end
+from miles.policy.varlen import pack_as_chosen
 from miles.types import Metrics, mean
 
 
@@ -55,6 +55,11 @@ class Critic:
         self._planner = StepPlanner.for_model(model, LossSpec(), derived, ranks)
         self._value_clip, self._clip_grad = chosen.value_clip, options.clip_grad
         self._skips_steps = options.non_finite_steps == "skip"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """As ``Trainer.notes``."""
+        return (self.model.why_not_packed,) if self.model.why_not_packed else ()
 
     def values(self, batch: TrainBatch) -> Tensor:
         """[response tokens], on the CPU: value of the text before each token; 0 where no return is known.
@@ -150,8 +155,7 @@ def load_critic(config: AnyConfig, derived: Derived, ranks: Ranks) -> Critic:
         device=loads_on(config, derived.device),
         gradient_checkpointing=options.gradient_checkpointing,
     )
-    if derived.packing == "varlen":
-        pack_end_to_end(model, derived.device)
+    pack_as_chosen([model], config, derived, ranks)
     if isinstance(ranks, ProcessRanks):
         shard_model(model, ranks.mesh, dtype=options.dtype, offload=config.optimizer.optimizer_cpu_offload)
     return Critic(config, derived, ranks, model)

@@ -29,8 +29,8 @@ class CriticWorker(RankWorker):
         """Ranks of the critic."""
         return self._derived.num_critic_ranks
 
-    def start(self, address: str = "") -> None:
-        """Prepare the process, meet the other ranks at rank 0's address, and load the value model.
+    def start(self, address: str = "") -> tuple[str, ...]:
+        """Prepare the process, meet the other ranks at rank 0's address, and load the value model; as ``Critic.notes``.
 
         Raises:
             PolicyError: as ``load_critic``.
@@ -40,6 +40,7 @@ class CriticWorker(RankWorker):
         from miles.policy.ranks import OneRank
 
         self._started = load_critic(self._config, self._derived, ranks or OneRank())
+        return self._started.notes
 
     @property
     def _critic(self) -> "Critic":

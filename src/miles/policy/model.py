@@ -32,14 +32,16 @@ class DecoderModel(nn.Module):
 
     runs_on: where the forward pass runs, if the weights live elsewhere between two of them.
     shares_prompts: whether rows may hold several answers after one prompt (``collate``); measured, not assumed.
-    packs_end_to_end: whether rows stand end to end, see ``varlen``.
+    packs_end_to_end: whether rows stand end to end, see ``varlen``. why_not_packed: what to tell where they were to and do not.
+    own_attention: transformers' name of the attention that it was loaded with.
     """
 
     def __init__(self, causal_lm: Any) -> None:
         super().__init__()
         self.causal_lm = causal_lm
         self.runs_on: torch.device | None = None
-        self.packs_end_to_end = False
+        self.packs_end_to_end, self.why_not_packed = False, ""
+        self.own_attention: str = causal_lm.config._attn_implementation
         silence_dropout(causal_lm)
         self.shares_prompts = attends_everywhere(causal_lm.config) and _sharing_agrees(self)
 

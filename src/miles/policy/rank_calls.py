@@ -26,8 +26,8 @@ class RankCalls:
         self.actors, self.who = list(actors), who
         self._started = [self.actors[0].start.remote()] if len(self.actors) == 1 else []
 
-    async def start(self) -> None:
-        """Return when every rank has its model.
+    async def start(self) -> tuple[str, ...]:
+        """Return when every rank has its model; what rank 0 has to say of it, a sentence each.
 
         Raises:
             PolicyError: one cannot load it, or its process has ended.
@@ -35,7 +35,8 @@ class RankCalls:
         if not self._started:
             address: str = (await self.answers("starting", [self.actors[0].listen.remote()]))[0]
             self._started = [actor.start.remote(address) for actor in self.actors]
-        await self.answers("starting", self._started)
+        notes: tuple[str, ...] = (await self.answers("starting", self._started))[0]
+        return notes
 
     async def all(self, doing: str, method: str, *arguments: Any) -> Any:
         """Call all ranks; rank 0's answer."""

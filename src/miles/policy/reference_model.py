@@ -11,12 +11,13 @@ from typing import Protocol
 import torch
 
 from miles.config.commands import AnyConfig
+from miles.config.derived import Derived
 from miles.errors import PolicyError
 from miles.policy.adapters import without_adapters
 from miles.policy.model import PolicyModel, chunk_vocabulary, load_model
 from miles.policy.ranks import ProcessRanks, Ranks
 from miles.policy.sharding import shard_model
-from miles.policy.varlen import pack_end_to_end
+from miles.policy.varlen import pack_as_chosen
 
 
 class Reference(Protocol):
@@ -77,8 +78,10 @@ class ReferenceModel:
                 own.copy_(new)
 
 
-def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Reference | None:
+def load_reference(config: AnyConfig, derived: Derived, policy: PolicyModel, ranks: Ranks) -> Reference | None:
     """The reference that the options ask for; None where no KL term reads one.
+
+    It takes the policy's rows: where it is not fit for how they stand, both take others.
 
     Raises:
         PolicyError: it cannot be loaded, or has another vocabulary than the policy.
@@ -97,7 +100,7 @@ def load_reference(config: AnyConfig, policy: PolicyModel, ranks: Ranks) -> Refe
         )
     chunk_vocabulary(model, config.optimizer.vocab_chunk_size)
     if policy.packs_end_to_end:
-        pack_end_to_end(model, policy.device.type)
+        pack_as_chosen([policy, model], config, derived, ranks)
     if isinstance(ranks, ProcessRanks):
         shard_model(model, ranks.mesh, dtype=options.dtype, offload=config.optimizer.optimizer_cpu_offload)
     return ReferenceModel(model, options.ref_update_interval)

@@ -31,7 +31,7 @@ from miles.policy.scoring import over_tokens
 from miles.policy.sharding import loads_on, shard_model
 from miles.policy.step_metrics import Tally, token_sums
 from miles.policy.step_plan import PlannedStep, StepPlanner
-from miles.policy.varlen import pack_end_to_end
+from miles.policy.varlen import pack_as_chosen
 from miles.types import Metrics, Rollout, StepReport
 
 
@@ -92,10 +92,9 @@ class Trainer:
             options.hf_checkpoint, device=loads_on(config, derived.device), gradient_checkpointing=options.gradient_checkpointing
         )
         chunk_vocabulary(self.model, config.optimizer.vocab_chunk_size)
-        if derived.packing == "varlen":
-            pack_end_to_end(self.model, derived.device)
+        pack_as_chosen([self.model], config, derived, self.ranks)
         add_adapters(self.model, config.lora, base=options.hf_checkpoint, seed=config.run.seed)
-        self.reference: Reference | None = load_reference(config, self.model, self.ranks)
+        self.reference: Reference | None = load_reference(config, derived, self.model, self.ranks)
         if isinstance(ranks, ProcessRanks):
             offload = config.optimizer.optimizer_cpu_offload
             shard_model(self.model, ranks.mesh, dtype=options.dtype, offload=offload)
@@ -150,6 +149,12 @@ class Trainer:
         """Mean of −log π over the trained tokens, without a step."""
         scores = self.ranks.sum(self._score(self.model, batch, self._planner.scoring_parts(batch)))
         return -float(scores.double().sum()) / max(int(batch.trained.sum()), 1)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as the options resolved to, a sentence each."""
+        others = [part.model for part in (self.reference, self.critic) if part is not None]
+        return tuple(dict.fromkeys(model.why_not_packed for model in (self.model, *others) if model.why_not_packed))
 
     @property
     def learning_rate(self) -> float:

@@ -4,22 +4,59 @@
 
 On a GPU in 16 bits one kernel computes all segments (torch's flash attention for variable lengths); elsewhere torch's scaled
 dot product attention takes them one after the other. No padding is computed, and no mask larger than a segment exists.
+
+Whether a model and a GPU are fit for that is tried. Where the user asked for it an unfit one is refused; where it is a default
+(``--packing auto``) rows are masked instead, on all ranks alike.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from miles.config.commands import AnyConfig
+from miles.config.derived import Derived
 from miles.errors import PolicyError
 from miles.policy.collate import ForwardInput
 from miles.policy.model import PROBE_TOLERANCE, DecoderModel
+from miles.policy.ranks import Ranks
 from miles.policy.segments import Segments
 
 NAME = "miles_segments"
 KERNEL_TOLERANCE = 2e-2  # bfloat16 has eight bits
 FIRST_CAPABILITY = (8, 0)  # Ampere
+
+
+def pack_as_chosen(models: Sequence[DecoderModel], config: AnyConfig, derived: Derived, ranks: Ranks) -> None:
+    """Have the last of the models take rows that stand end to end, where that is how the run's rows stand.
+
+    Where ``--packing auto`` says so and it is not fit for that on any rank, all of the models have their rows masked instead,
+    on every rank, and the last one keeps a sentence that says why.
+
+    Args:
+        models: those before the last one take the same rows, and are packed already.
+        config: of the run.
+        derived: likewise.
+        ranks: every one of them must call this, in the same order.
+
+    Raises:
+        PolicyError: it is not fit, and the user asked for ``--packing varlen``.
+    """
+    model = models[-1]
+    if derived.packing != "varlen":
+        return
+    if config.optimizer.packing == "varlen":
+        pack_end_to_end(model, derived.device)
+        return
+    why = _packed(model, derived.device)
+    if int(ranks.sum(torch.tensor([float(bool(why))]))):
+        for each in models:
+            _mask_rows(each)
+        model.why_not_packed = (
+            f"--packing auto is block-mask here and not varlen: {why or 'a GPU of another rank is not fit for it.'}"
+        )
 
 
 def pack_end_to_end(model: DecoderModel, device: str) -> None:
@@ -30,20 +67,47 @@ def pack_end_to_end(model: DecoderModel, device: str) -> None:
     Raises:
         PolicyError: the model's layers do not hand segments on, or this GPU does not compute them rightly.
     """
+    if why := _packed(model, device):
+        raise PolicyError(f"{why} Use --packing block-mask.")
+
+
+def _packed(model: DecoderModel, device: str) -> str:
+    """Why the model cannot, a sentence, and then it attends as before; empty where it takes such rows now."""
+    try:
+        if device == "cuda":
+            refuse_unfit_gpu(torch.device(device))
+        _attend_to_segments(model)
+    except (PolicyError, RuntimeError, TypeError, ValueError) as error:  # layers that take no segments fail in their own way
+        _mask_rows(model)
+        name = type(model.causal_lm).__name__
+        return str(error) if isinstance(error, PolicyError) else f"{name} does not take rows that stand end to end ({error})."
+    model.packs_end_to_end = True
+    return ""
+
+
+def _mask_rows(model: DecoderModel) -> None:
+    """Have the model attend as it was loaded to do."""
+    model.causal_lm.set_attn_implementation(model.own_attention)
+    model.packs_end_to_end = False
+
+
+def _attend_to_segments(model: DecoderModel) -> None:
+    """Give the model the attention, and try it on two rows.
+
+    Raises:
+        PolicyError: it does not compute them as it computes them apart.
+    """
     from transformers import AttentionInterface
 
-    if device == "cuda":
-        refuse_unfit_gpu(torch.device(device))
     apart = _probed(model, None)
     AttentionInterface.register(NAME, segment_attention)
     model.causal_lm.set_attn_implementation(NAME)
-    model.packs_end_to_end = True
     ends = torch.tensor([0, 4, 8], dtype=torch.int32)
     together = _probed(model, Segments(ends, ends, None, 4, 4))
     if not torch.allclose(together, apart, rtol=PROBE_TOLERANCE, atol=PROBE_TOLERANCE):
         raise PolicyError(
             f"{type(model.causal_lm).__name__} does not compute rows that stand end to end as it computes them apart: its layers "
-            "do more than attend, or do not hand on what is to be seen. Use --packing block-mask."
+            "do more than attend, or do not hand on what is to be seen."
         )
 
 
@@ -134,9 +198,7 @@ def refuse_unfit_gpu(device: torch.device) -> None:
     found = torch.cuda.get_device_capability(device)
     if found < FIRST_CAPABILITY:
         name = torch.cuda.get_device_name(device)
-        raise PolicyError(
-            f"--packing varlen needs a GPU of the Ampere generation or newer, not {name}. Use --packing block-mask."
-        )
+        raise PolicyError(f"Attention over segments needs a GPU of the Ampere generation or newer, not {name}.")
     shared = Segments(
         torch.tensor([0, 4, 7], dtype=torch.int32), torch.tensor([0, 4, 11], dtype=torch.int32),
         torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6]), 4, 7,
@@ -153,6 +215,5 @@ def refuse_unfit_gpu(device: torch.device) -> None:
     fast, plain = attended(torch.bfloat16), attended(torch.float32)
     if not torch.allclose(fast, plain, rtol=KERNEL_TOLERANCE, atol=KERNEL_TOLERANCE):
         raise PolicyError(
-            f"torch {torch.__version__} computes attention over segments otherwise on this GPU than segment by segment. "
-            "Use --packing block-mask."
+            f"torch {torch.__version__} computes attention over segments otherwise on this GPU than segment by segment."
         )

@@ -66,7 +66,8 @@ class OptimizerOptions(OptionSet):
     packing: Literal["auto", "block-mask", "varlen"] = option(
         "auto",
         "How rows of a forward pass stand: `block-mask` pads them and masks what answers must not see, `varlen` puts them end to "
-        "end and attends segment by segment. `auto` is varlen on GPUs in bfloat16, else block-mask.",
+        "end and attends segment by segment. `auto` is varlen on GPUs in bfloat16 if they and the model are fit for it, else "
+        "block-mask.",
         panel=PANEL,
         usual=False,
         known_as=["padding_free", "use_remove_padding", "attn_implementation", "qkv_format"],

@@ -29,12 +29,12 @@ class AdapterRoutes:
         ]
 
     async def load(self, http: web.Request) -> web.Response:
-        """Read an adapter aside, then merge it between two steps."""
+        """Read an adapter aside, then merge it between two steps; one of the same name is replaced, so that name stays known."""
         body = await json_object(http, ("lora_name", "lora_path"), {"pinned": (False,)})
         check_fields(body, {"lora_name": str, "lora_path": str})
         async with self._changing:
             try:
-                merged = await asyncio.to_thread(self._adapter.read, Path(body["lora_path"]))
+                merged = await asyncio.to_thread(self._adapter.read, body["lora_name"], Path(body["lora_path"]))
             except EngineError as error:
                 return self._response(str(error))
 
