@@ -14,20 +14,17 @@ from miles.errors import EngineError
 class HeldAdapter:
     """The adapter of a model, if it has one.
 
-    name: empty without one. known: names that requests may ask for, also after their adapter was unloaded: a request that is on
-    its way while an adapter gives way to its successor is not refused. The weights that it changed are kept as they were, so
-    that they can be put back exactly.
+    name: empty without one. The weights that it changed are kept as they were, so that they can be put back exactly.
     """
 
     def __init__(self, network: Any) -> None:
         self._network = network
         self._before: Mapping[str, Tensor] = {}
         self.name = ""
-        self.known: set[str] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The one that is loaded, if any."""
+        """What requests may name."""
         return (self.name,) if self.name else ()
 
     def read(self, name: str, folder: Path) -> dict[str, Tensor]:
@@ -57,7 +54,6 @@ class HeldAdapter:
         copies = {weight: self._network.get_parameter(weight).detach().clone() for weight in others}
         copy_weights(self._network, {**self._before, **merged})
         self._before, self.name = {**self._before, **copies}, name
-        self.known.add(name)
 
     def take_off(self) -> None:
         """Between two steps of the model: the weights as they were before."""

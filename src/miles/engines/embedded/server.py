@@ -110,7 +110,7 @@ class GenerateRoutes:
             vocab_size=model.vocab_size,
             encode=model.tokenizer.encode,
             new_seed=lambda: seeds.getrandbits(63),
-            adapters=lambda: adapter.known,
+            adapters=lambda: adapter.names,
         )
 
     def routes(self) -> list[web.RouteDef]:
