@@ -8,7 +8,6 @@ from typing import Any
 from miles.config.adapter_checks import adapters_on_engines
 from miles.config.checks import Check, Find
 from miles.config.derived import (
-    NO_LIMIT,
     batch_sizes,
     count_engines,
     count_rollouts,
@@ -19,6 +18,7 @@ from miles.config.derived import (
 )
 from miles.config.facts import Facts, checkpoint_in, first_line, read_model_config, read_vocab_size
 from miles.config.hub import how_to_get, is_hub_name
+from miles.config.length_checks import length_checks
 from miles.config.model_checks import chat_template, vocabulary
 from miles.config.registry import option_table
 from miles.config.view import View
@@ -186,29 +186,14 @@ def warm_ups_within(facts: Facts) -> Find:
 
 def checks_with(facts: Facts) -> tuple[Check, ...]:
     """The checks that compare options with the facts of the files and the machine."""
+    warm_ups = ("lr_warmup_iters", "critic_lr_warmup_iters", "num_critic_only_steps")
+    sizes = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
+    run = ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)
+    return (*length_checks(facts), Check(warm_ups_within(facts), run), *machine_checks(facts), *engine_checks(facts))
 
-    def model_limit(view: View) -> Iterator[Problem]:
-        limit, option, answer = facts.model_context_len, view["rollout_max_context_len"], view["rollout_max_response_len"]
-        if limit is None and option is None:
-            yield view.problem("rollout_max_context_len", NO_LIMIT, "Pass --rollout-max-context-len")
-        elif limit is not None and option is not None and option > limit:
-            why = f"is above the model's own limit of {limit} tokens"
-            yield view.problem("rollout_max_context_len", why, f"Give --rollout-max-context-len at most {limit}")
-        elif limit is not None and option is None and answer >= limit:
-            why = f"leaves no room for a prompt in the model's {limit} tokens"
-            yield view.problem("rollout_max_response_len", why, f"Give --rollout-max-response-len less than {limit}")
 
-    def prompt_limit(view: View) -> Iterator[Problem]:
-        limit, prompt, answer = facts.model_context_len, view["rollout_max_prompt_len"], view["rollout_max_response_len"]
-        if view["rollout_max_context_len"] is None and limit and prompt is not None and prompt + answer > limit:
-            why = f"and {view.named('rollout_max_response_len')} make {prompt + answer}, more than the model's {limit} tokens"
-            yield view.problem("rollout_max_prompt_len", why, "Lower --rollout-max-prompt-len or --rollout-max-response-len")
-
-    def eval_limit(view: View) -> Iterator[Problem]:
-        limit, answer = view["rollout_max_context_len"] or facts.model_context_len, view["eval_max_response_len"]
-        if limit and answer is not None and answer >= limit:
-            why = f"leaves no room for a prompt in {limit} tokens"
-            yield view.problem("eval_max_response_len", why, f"Give --eval-max-response-len less than {limit}")
+def machine_checks(facts: Facts) -> tuple[Check, ...]:
+    """What the policy's options ask of this machine."""
 
     def machine(view: View) -> Iterator[Problem]:
         if view["device"] == "cuda" and not facts.has_cuda:
@@ -229,6 +214,16 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
             why = "needs torch 2.13 or newer on a GPU, and the one installed here is older"
             yield view.problem("packing", why, "Install a newer torch, or pass --packing block-mask")
 
+    return (
+        Check(machine, ("device",)),
+        Check(offload, ("optimizer_cpu_offload", "device")),
+        Check(packing, ("packing", "dtype", "device")),
+    )
+
+
+def engine_checks(facts: Facts) -> tuple[Check, ...]:
+    """What the engines' options ask of this machine."""
+
     def engines(view: View) -> Iterator[Problem]:
         if not view["rollout_external_engine_addrs"] and (view["device"] != "cuda" or facts.has_cuda):
             yield from engine_problems(view, facts)
@@ -236,34 +231,12 @@ def checks_with(facts: Facts) -> tuple[Check, ...]:
     def router(view: View) -> Iterator[Problem]:
         yield from router_problems(view, facts)
 
-    warm_ups = ("lr_warmup_iters", "critic_lr_warmup_iters", "num_critic_only_steps")
-    sizes = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
+    lora = ("lora_publish", "lora_rank", "lora_targets")
+    kind = ("engine", "device", "rollout_external_engine_addrs", "rollout_num_gpus_per_engine")
     return (
-        Check(model_limit, ("rollout_max_context_len", "rollout_max_response_len")),
-        Check(prompt_limit, ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len")),
-        Check(eval_limit, ("rollout_max_context_len", "eval_max_response_len")),
-        Check(warm_ups_within(facts), ("num_rollout", "num_epoch", "advantage_estimator", *warm_ups, *sizes)),
-        Check(machine, ("device",)),
-        Check(offload, ("optimizer_cpu_offload", "device")),
-        Check(packing, ("packing", "dtype", "device")),
-        Check(
-            adapters_on_engines(facts),
-            ("lora_publish", "lora_rank", "lora_targets", "engine", "device", "dtype", "check_weight_update", "eval_num_gpus"),
-        ),
-        Check(
-            router,
-            (
-                "router_policy",
-                "router",
-                "engine",
-                "device",
-                "rollout_external_engine_addrs",
-                "rollout_num_gpus_per_engine",
-                "lora_rank",
-                "lora_publish",
-            ),
-        ),
-        Check(engines, ("device", "engine", "deterministic", "rollout_num_gpus_per_engine", "rollout_external_engine_addrs")),
+        Check(adapters_on_engines(facts), (*lora, "engine", "device", "dtype", "check_weight_update", "eval_num_gpus")),
+        Check(router, ("router_policy", "router", *kind, "lora_rank", "lora_publish")),
+        Check(engines, (*kind, "deterministic")),
     )
 
 
