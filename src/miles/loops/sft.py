@@ -15,6 +15,7 @@ from miles.config.derived import Derived
 from miles.config.facts import checkpoint_in
 from miles.config.options.algorithm import AlgorithmOptions
 from miles.config.options.data import DataOptions
+from miles.config.options.lora import PublishedLoraOptions
 from miles.config.options.model import ModelOptions
 from miles.config.options.placement import Disaggregated
 from miles.config.options.reward import RewardOptions
@@ -157,7 +158,7 @@ def as_train(config: SftConfig, derived: Derived, beginning: Path) -> tuple[Trai
             gradient_checkpointing=model.gradient_checkpointing,
             async_save=model.async_save,
         ),
-        lora=config.lora,
+        lora=PublishedLoraOptions(**config.lora.model_dump(exclude_unset=True)),
         data=DataOptions(
             prompt_data=config.data.prompt_data,
             num_rollout=derived.num_rollout,
