@@ -12,7 +12,7 @@ from miles.errors import EngineError
 
 from .engine_fixtures import ModelFolders, options_for, running
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 
 
 def test_a_bare_address_gets_its_protocol() -> None:

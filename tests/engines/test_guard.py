@@ -18,7 +18,7 @@ from miles.engines.sglang_server.guarded import Guarded, signal_words
 from miles.engines.sglang_server.ports import free_port, port_range
 from miles.errors import EngineError
 
-pytestmark = [pytest.mark.unit, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]
 GUARD = [sys.executable, "-m", "miles.engines.sglang_server.guard"]
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]

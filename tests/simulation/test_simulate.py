@@ -24,7 +24,7 @@ from miles.simulation.simulate import Forecast, simulate
 from miles.simulation.virtual_time import VirtualClock, run_virtual
 from miles.simulation.workload import Overheads, Speeds, Workload, from_histogram, parse_lengths
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 LEAST_DECODE = 1.0
 
 
