@@ -23,20 +23,10 @@ class PolicyWorker(RankWorker):
     """What runs in the actor: one trainer rank."""
 
     def __init__(self, config: AnyConfig, derived: Derived, index: int = 0) -> None:
-        super().__init__(config, derived, index)
+        super().__init__(config, derived, index, derived.num_ranks, config.placement.actor_num_gpus_per_replica)
         self._started: Trainer | None = None
         self._sender: WeightSender | None = None
         self._saving: BackgroundSave | None = None
-
-    @property
-    def num_ranks(self) -> int:
-        """Trainer ranks."""
-        return self._derived.num_ranks
-
-    @property
-    def num_ranks_per_replica(self) -> int:
-        """As the options have it, or all."""
-        return self._config.placement.actor_num_gpus_per_replica or self.num_ranks
 
     def start(self, address: str = "") -> tuple[str, ...]:
         """Prepare the process, meet the other ranks at rank 0's address, and load the model; as ``Trainer.notes``.

@@ -20,14 +20,9 @@ class CriticWorker(RankWorker):
     """What runs in the actor: one rank of the critic."""
 
     def __init__(self, config: AnyConfig, derived: Derived, index: int = 0) -> None:
-        super().__init__(config, derived, index)
+        super().__init__(config, derived, index, derived.num_critic_ranks)
         self._started: Critic | None = None
         self._saving: BackgroundCriticSave | None = None
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks of the critic."""
-        return self._derived.num_critic_ranks
 
     def start(self, address: str = "") -> tuple[str, ...]:
         """Prepare the process, meet the other ranks at rank 0's address, and load the value model; as ``Critic.notes``.

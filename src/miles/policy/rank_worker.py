@@ -17,19 +17,13 @@ class RankWorker:
     With several ranks each call goes to all of them, because they meet inside it.
     """
 
-    def __init__(self, config: AnyConfig, derived: Derived, index: int = 0) -> None:
+    def __init__(
+        self, config: AnyConfig, derived: Derived, index: int, num_ranks: int, num_ranks_per_replica: int | None = None
+    ) -> None:
+        """Rank ``index`` of so many, of which some hold one copy of the model together; by default all do."""
         self._config, self._derived, self._index = config, derived, index
+        self._num_ranks, self._num_ranks_per_replica = num_ranks, num_ranks_per_replica or num_ranks
         self._store: Any = None
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks of the model."""
-        raise NotImplementedError
-
-    @property
-    def num_ranks_per_replica(self) -> int:
-        """Ranks that hold one copy of it together."""
-        return self.num_ranks
 
     def listen(self) -> str:
         """On rank 0: wait for the others at the address returned, ``host:port``."""
@@ -38,7 +32,7 @@ class RankWorker:
         from miles.policy.process_group import listen
 
         host = get_node_ip_address()
-        self._store = listen(host, self.num_ranks)
+        self._store = listen(host, self._num_ranks)
         return f"{host}:{self._store.port}"
 
     def alive(self) -> None:
@@ -46,14 +40,14 @@ class RankWorker:
 
     def _ready(self, address: str) -> "Ranks | None":
         """Prepare the process and meet the other ranks at rank 0's address; None where there are none and none are needed."""
-        run, num_ranks = self._config.run, self.num_ranks
+        run, num_ranks = self._config.run, self._num_ranks
         prepare_process(self._derived.device, seed=run.seed, deterministic=run.deterministic)
         from miles.policy.process_group import connect, group_of_one, join
 
         if num_ranks == 1:
             return group_of_one(self._config, self._derived.device)
         store = self._store or connect(address, num_ranks)
-        return join(store, self._index, num_ranks, self.num_ranks_per_replica, self._derived.device)
+        return join(store, self._index, num_ranks, self._num_ranks_per_replica, self._derived.device)
 
 
 def prepare_process(device: str, *, seed: int, deterministic: bool) -> None:
