@@ -1,4 +1,4 @@
-"""Small models, servers in threads, and plain HTTP for the engine tests."""
+"""Small models, servers in threads or as processes, and plain HTTP for the engine tests."""
 
 import asyncio
 import threading
@@ -25,6 +25,8 @@ from transformers import (
 import miles.presets
 from miles.engines.embedded.options import EmbeddedOptions
 from miles.engines.embedded.server import EmbeddedServer
+from miles.engines.sglang_server.arguments import SglangOptions
+from miles.engines.sglang_server.server import SglangServer
 from miles.errors import EngineError
 
 PRESET_MODEL = Path(miles.presets.__file__).parent / "reverse" / "model"
@@ -106,6 +108,16 @@ def running(options: EmbeddedOptions) -> Iterator[str]:
     finally:
         state["loop"].call_soon_threadsafe(stop.set)
         thread.join(10)
+
+
+@contextmanager
+def sglang_running(options: SglangOptions, log: Path, start_seconds: float) -> Iterator[str]:
+    """Address of a real sglang server, as miles starts it."""
+    server = SglangServer(options, log)
+    try:
+        yield asyncio.run(asyncio.wait_for(server.start(), start_seconds))
+    finally:
+        asyncio.run(server.stop())
 
 
 def options_for(folder: Path, **changes: Any) -> EmbeddedOptions:

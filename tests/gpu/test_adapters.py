@@ -3,7 +3,6 @@
 pytest -m gpu tests/gpu/test_adapters.py
 """
 
-import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Iterator
 
@@ -13,10 +12,9 @@ import torch
 
 from miles.config.adapter_checks import SGLANG_LAYERS
 from miles.engines.sglang_server.arguments import SglangOptions
-from miles.engines.sglang_server.server import SglangServer
 
 from ..engines.adapter_suite import *  # noqa: F403 - the tests
-from ..engines.engine_fixtures import CONTEXT_LEN, Http, ModelFolders, make_folders
+from ..engines.engine_fixtures import CONTEXT_LEN, Http, ModelFolders, make_folders, sglang_running
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 START_SECONDS = 200
@@ -37,11 +35,8 @@ def address(qwen3: ModelFolders, tmp_path_factory: pytest.TempPathFactory) -> It
         str(qwen3.first), "cuda", context_len=CONTEXT_LEN, max_running_requests=16, adapter_rank=3,
         adapter_targets=SGLANG_LAYERS, extra=(("attention-backend", "torch_native"),),
     )  # fmt: skip
-    server = SglangServer(options, tmp_path_factory.mktemp("logs") / "sglang.log")
-    try:
-        yield asyncio.run(asyncio.wait_for(server.start(), START_SECONDS))
-    finally:
-        asyncio.run(server.stop())
+    with sglang_running(options, tmp_path_factory.mktemp("logs") / "sglang.log", START_SECONDS) as served:
+        yield served
 
 
 @pytest.fixture

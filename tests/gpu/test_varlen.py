@@ -8,7 +8,7 @@ import torch
 
 from miles.policy.process_group import group_of_one, leave
 from miles.policy.trainer import Trainer
-from miles.policy.varlen import refuse_unfit_gpu
+from miles.policy.varlen import KERNEL_TOLERANCE, attended_both_ways
 from tests.policy.builders import PRESET, config, derived, random_rollout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -21,7 +21,8 @@ def _gpu() -> None:
 
 
 def test_the_kernel_computes_what_segments_say() -> None:
-    refuse_unfit_gpu(torch.device("cuda"))
+    fast, plain = attended_both_ways(torch.device("cuda"))
+    torch.testing.assert_close(fast, plain, rtol=KERNEL_TOLERANCE, atol=KERNEL_TOLERANCE)
 
 
 def test_the_gradient_is_that_of_masked_rows() -> None:

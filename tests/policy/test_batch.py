@@ -1,6 +1,8 @@
 """The columns say what the rollout said; what does not fit together is refused by name."""
 
+import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,10 +82,26 @@ def test_what_is_no_number_is_named(place, changes, words):
         refuse_what_is_no_number(made, batch_of(made))
 
 
-@given(st.integers(0, 2**16))
-def test_numbers_are_not_refused(seed):
+@given(st.integers(0, 2**16), st.sampled_from([None, "reward", "logprobs"]), st.data())
+def test_a_rollout_is_refused_just_where_something_is_no_number(seed, spoiled, data):
     made = random_rollout(seed)
-    refuse_what_is_no_number(made, batch_of(made))
+    if spoiled is not None:
+        fit = [one for one in made.samples if one.response_ids]
+        bad = data.draw(st.sampled_from(fit))
+        worse = {"reward": math.nan, "logprobs": (*bad.logprobs[:-1], math.inf)}[spoiled]
+        groups = [
+            replace(group, samples=tuple(replace(one, **{spoiled: worse}) if one is bad else one for one in group.samples))
+            for group in made.groups
+        ]
+        made = replace(made, groups=tuple(groups))
+    try:
+        refuse_what_is_no_number(made, batch_of(made))
+        said = None
+    except NotFiniteError as error:
+        said = str(error)
+    wanted = None if spoiled is None else f"group {bad.group_index}, sample {bad.sample_index}: "
+    assert (said is None) == (wanted is None)
+    assert wanted is None or wanted in said
 
 
 def test_a_prompt_without_tokens_is_refused():

@@ -14,7 +14,14 @@ from miles.policy.collate import collate, visible_keys
 from miles.policy.packing import Layout, Limits, plan_rows
 from miles.policy.ranks import OneRank
 from miles.policy.trainer import Trainer
-from miles.policy.varlen import pack_as_chosen, pack_end_to_end, seen_keys, segment_attention
+from miles.policy.varlen import (
+    KERNEL_TOLERANCE,
+    attended_both_ways,
+    pack_as_chosen,
+    pack_end_to_end,
+    seen_keys,
+    segment_attention,
+)
 from tests.policy.builders import batch_of, causal_lm, config, derived, policy_model, random_rollout
 from tests.policy.test_model import our_scores, plain_scores
 from tests.policy.test_trainer import CASES, gradient, relative, trainer
@@ -235,3 +242,10 @@ def test_without_segments_every_row_is_one():
     query, key, value = (torch.randn(2, 3, 4, 8, dtype=torch.float64) for _ in range(3))
     plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
     torch.testing.assert_close(segment_attention(layer, query, key, value, None)[0], plain)
+
+
+def test_what_a_gpu_is_tried_with_is_attention_over_segments():
+    rough, plain = attended_both_ways(torch.device("cpu"))
+    assert rough.shape == plain.shape == (1, 7, 4, 64)
+    torch.testing.assert_close(rough, plain, rtol=KERNEL_TOLERANCE, atol=KERNEL_TOLERANCE)
+    assert not torch.equal(rough, plain)  # in two number types, so that a GPU's kernel would be one of them

@@ -1,6 +1,5 @@
 """One real sglang server on this CPU for all tests of the lane that need no other."""
 
-import asyncio
 import importlib.util
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,9 +8,8 @@ import aiohttp
 import pytest
 
 from miles.engines.sglang_server.arguments import SglangOptions
-from miles.engines.sglang_server.server import SglangServer
 
-from ..engines.engine_fixtures import CONTEXT_LEN, Http, ModelFolders, make_folders
+from ..engines.engine_fixtures import CONTEXT_LEN, Http, ModelFolders, make_folders, sglang_running
 
 START_SECONDS = 150
 REASON = "sglang is not installed: pip install --no-deps -r requirements/sglang-cpu.txt"
@@ -32,11 +30,8 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> ModelFolders:
 @pytest.fixture(scope="session")
 def address(qwen3: ModelFolders, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     options = SglangOptions(str(qwen3.first), "cpu", context_len=CONTEXT_LEN, max_running_requests=16)
-    server = SglangServer(options, tmp_path_factory.mktemp("logs") / "sglang.log")
-    try:
-        yield asyncio.run(asyncio.wait_for(server.start(), START_SECONDS))
-    finally:
-        asyncio.run(server.stop())
+    with sglang_running(options, tmp_path_factory.mktemp("logs") / "sglang.log", START_SECONDS) as served:
+        yield served
 
 
 @pytest.fixture

@@ -190,15 +190,24 @@ def seen_keys(num_queries: int, num_keys: int, window: int | None, device: torch
 
 
 def refuse_unfit_gpu(device: torch.device) -> None:
-    """Compare the kernel with attention segment by segment, on seven queries that share keys.
+    """Try the kernel.
 
     Raises:
-        PolicyError: the GPU is too old for it, or the numbers differ.
+        PolicyError: the GPU is too old for it, or computes otherwise than segment by segment.
     """
     found = torch.cuda.get_device_capability(device)
     if found < FIRST_CAPABILITY:
         name = torch.cuda.get_device_name(device)
         raise PolicyError(f"Attention over segments needs a GPU of the Ampere generation or newer, not {name}.")
+    fast, plain = attended_both_ways(device)
+    if not torch.allclose(fast, plain, rtol=KERNEL_TOLERANCE, atol=KERNEL_TOLERANCE):
+        raise PolicyError(
+            f"torch {torch.__version__} computes attention over segments otherwise on this GPU than segment by segment."
+        )
+
+
+def attended_both_ways(device: torch.device) -> tuple[Tensor, Tensor]:
+    """[1, 7, 4, 64] twice, float32: seven queries that share keys, in bfloat16 (on GPUs the kernel) and in float32."""
     shared = Segments(
         torch.tensor([0, 4, 7], dtype=torch.int32), torch.tensor([0, 4, 11], dtype=torch.int32),
         torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6]), 4, 7,
@@ -212,8 +221,4 @@ def refuse_unfit_gpu(device: torch.device) -> None:
         query, key, value = (tensor.to(dtype) for tensor in made)
         return segment_attention(layer, query, key, value, None, **shared.arguments())[0].float()
 
-    fast, plain = attended(torch.bfloat16), attended(torch.float32)
-    if not torch.allclose(fast, plain, rtol=KERNEL_TOLERANCE, atol=KERNEL_TOLERANCE):
-        raise PolicyError(
-            f"torch {torch.__version__} computes attention over segments otherwise on this GPU than segment by segment."
-        )
+    return attended(torch.bfloat16), attended(torch.float32)
