@@ -42,6 +42,7 @@ def test_modules_beside_the_working_directory_are_found(package):
     [
         ("made_package.reward:length", "there is no module made_package.reward", "Did you mean made_package.rewards?"),
         ("made_packag.rewards:length", "there is no module made_packag", "Did you mean made_package?"),
+        ("nowhere:length", "there is no module nowhere", "Give --custom-rm-path package.module:name"),
         ("made_package.rewards:lenght", "made_package.rewards has no lenght", "Did you mean made_package.rewards:length?"),
         ("made_package.rewards.lenght", "made_package.rewards has no lenght", "Did you mean made_package.rewards:length?"),
         ("made_package.rewards:Judge.scores", "Judge has no scores", "Did you mean Judge.score?"),

@@ -18,6 +18,8 @@ from typing import Any
 from miles.config.registry import option_table
 from miles.errors import ConfigError, Problem
 
+LIKENESS = 0.7  # with less, one of the library's hundreds of modules is always near
+
 
 def load_dotted(path: str, option: str = "dotted path", origin: str = "", kind: str = "") -> Any:
     """The object a path names.
@@ -56,7 +58,7 @@ class _Place:
         return ConfigError([Problem(self.option, self.path, self.origin, why, remedy)])
 
     def near(self, name: str, names: Iterable[str], label: str = "") -> str:
-        found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+        found = difflib.get_close_matches(name, list(names), n=1, cutoff=LIKENESS)
         return f"Did you mean {label}{found[0]}?" if found else f"Give {self.flag} package.module:name"
 
 
