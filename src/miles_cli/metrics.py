@@ -11,13 +11,13 @@ from miles.tracking.metric_book import MetricEntry, entry_behind, find_metric, h
 from miles.tracking.metrics_file import FILE_NAME, read_rows
 from miles.tracking.past_runs import PastRun, read_run
 from miles.types import Metrics
+from miles_cli.beside_options import Fact
 from miles_cli.progress import sparkline
 from miles_cli.showing import console_here, print_pairs, say
 from miles_cli.source_options import check_format
 from miles_cli.summary import near
 
 CURVE_WIDTH = 40
-Fact = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from miles.tracking.metric_book import MetricEntry, metric_book
+from miles_cli.wording import table_cell
 
 PAGE = Path("docs/metrics.md")
 INTRODUCTION = """\
@@ -38,12 +39,15 @@ def page() -> str:
 
 def _section(heading: str, entries: list[MetricEntry]) -> Iterator[str]:
     yield from (f"## {heading}", "", "| metric | unit | meaning | expect |", "|---|---|---|---|")
-    yield from (f"| `{entry.name}` | {entry.unit} | {_cell(entry.about)} | {_cell(entry.expect)} |" for entry in entries)
+    yield from (
+        f"| `{entry.name}` | {entry.unit} | {table_cell(entry.about)} | {table_cell(entry.expect)} |" for entry in entries
+    )
     yield ""
     for entry in entries:
         if entry.causes:
-            yield from (f"**`{entry.name}`** is not as it should be:", "", *(f"* {_cell(cause)}" for cause in entry.causes), "")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+            yield from (
+                f"**`{entry.name}`** is not as it should be:",
+                "",
+                *(f"* {table_cell(cause)}" for cause in entry.causes),
+                "",
+            )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from miles.config.old_names import Fate, OldName, old_names
+from miles_cli.wording import table_cell
 
 PAGE = Path("docs/coming-from-slime.md")
 INTRODUCTION = """\
@@ -35,14 +36,18 @@ def _section(fate: Fate) -> Iterator[str]:
     names = sorted((name for name in old_names().values() if name.fate == fate), key=lambda name: name.name)
     yield f"## {HEADINGS[fate]}\n"
     if fate == "kept":
-        yield from ("| option | to know |", "|---|---|", *(f"| `{_flag(name.name)}` | {_cell(name.why)} |" for name in names))
+        yield from (
+            "| option | to know |",
+            "|---|---|",
+            *(f"| `{_flag(name.name)}` | {table_cell(name.why)} |" for name in names),
+        )
     elif fate == "absent":
         yield from ("| old | why not |", "|---|---|", *_by_reason(names))
     else:
         head = ("| old | now | why |", "|---|---|---|")
         yield from (
             *head,
-            *(f"| `{_flag(name.name)}` | `{name.instead(as_flag=True)}` | {_cell(name.why)} |" for name in names),
+            *(f"| `{_flag(name.name)}` | `{name.instead(as_flag=True)}` | {table_cell(name.why)} |" for name in names),
         )
     yield ""
 
@@ -50,12 +55,8 @@ def _section(fate: Fate) -> Iterator[str]:
 def _by_reason(names: list[OldName]) -> Iterator[str]:
     for why in dict.fromkeys(name.why for name in names):
         flags = ", ".join(f"`{_flag(name.name)}`" for name in names if name.why == why)
-        yield f"| {flags} | {_cell(why)} |"
+        yield f"| {flags} | {table_cell(why)} |"
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -55,3 +55,8 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(whole, 3600)
     minutes, left = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def table_cell(text: str) -> str:
+    """A text within a Markdown table."""
+    return text.replace("|", "\\|")

@@ -19,6 +19,7 @@ from miles.policy.examples import Example
 from miles.rollout.prompt_lines import (
     PromptFormat,
     Tokenizer,
+    ids_of,
     is_message,
     kind,
     object_of,
@@ -121,7 +122,7 @@ def example_of(parts: Sequence[tuple[str, bool]], tokenizer: EndingTokenizer) ->
     ids: list[int] = []
     trained: list[bool] = []
     for number, (text, is_answer) in enumerate(parts):
-        part = [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+        part = list(ids_of(text, tokenizer))
         learned = len(part) if is_answer else 0
         if is_answer and tokenizer.eos_token_id in part:
             learned = part.index(tokenizer.eos_token_id) + 1

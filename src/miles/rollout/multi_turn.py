@@ -14,7 +14,7 @@ from typing import Any
 from miles.engines.wire import Answer, EngineApi, FinishReason, GenerateRequest, SamplingParams
 from miles.errors import DataError, RolloutError
 from miles.rollout.generate import before_stop
-from miles.rollout.prompt_lines import Tokenizer, chat_reply
+from miles.rollout.prompt_lines import Tokenizer, chat_reply, ids_of
 from miles.types import Prompt, VersionSpan
 
 SEED_STEP = 0x9E3779B1  # odd and large: seeds of turns lie far apart, and the first is that of the sample
@@ -123,7 +123,7 @@ class MultiTurn:
             if reply is None or not turns.insert(self._tokens(reply, prompt, part.output_ids)):
                 return turns.answer()
 
-    def _tokens(self, reply: Any, prompt: Prompt, turn: Sequence[int]) -> list[int]:
+    def _tokens(self, reply: Any, prompt: Prompt, turn: Sequence[int]) -> tuple[int, ...]:
         message = {"role": "user", "content": reply} if isinstance(reply, str) else reply
         fits = isinstance(message, Mapping) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
         if not fits or (not self.applies_template and not isinstance(reply, str)):
@@ -132,20 +132,15 @@ class MultiTurn:
                 f"the environment returned {str(reply)[:80]!r} for prompt {prompt.index}. Return {wanted} (--environment-path)"
             )
         if not self.applies_template:
-            return encoded(str(reply), self.tokenizer)
+            return ids_of(str(reply), self.tokenizer)
         try:
-            tokens = encoded(chat_reply(dict(message), self.tokenizer), self.tokenizer)
+            tokens = ids_of(chat_reply(dict(message), self.tokenizer), self.tokenizer)
         except DataError as error:
             raise RolloutError(f"the reply of the environment to prompt {prompt.index}: {error} (--environment-path)") from error
         return tokens[overlap(turn, tokens) :]
 
 
-def encoded(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Token ids of a text as it is."""
-    return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
-
-
 def overlap(turn: Sequence[int], following: Sequence[int]) -> int:
     """How many of the tokens that follow the turn's words it has said itself: the end of a turn that ended by itself."""
     sizes = range(min(len(turn), len(following)), 0, -1)
-    return next((size for size in sizes if list(turn[-size:]) == list(following[:size])), 0)
+    return next((size for size in sizes if tuple(turn[-size:]) == tuple(following[:size])), 0)

@@ -211,10 +211,15 @@ def is_message(message: Any) -> bool:
     return isinstance(message, dict) and isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
 
 
+def ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Token ids of a text as it is."""
+    return tuple(int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
 def encode(text: str, tokenizer: Tokenizer, max_prompt_len: int) -> tuple[int, ...]:
     """Token ids of a prompt that is neither empty nor too long."""
     try:
-        token_ids = tuple(int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"])
+        token_ids = ids_of(text, tokenizer)
     except Exception as error:
         raise DataError(f"the tokenizer cannot encode {shown(text)} ({error}). Mend or remove the line") from error
     if not token_ids:
