@@ -17,7 +17,8 @@ NAME RUN` shows what a number is, its course in a run, the options that decided 
 should be; `miles metrics list RUN` shows the last value of each. `<…>` stands for a part that varies. Where a batch holds tokens
 older than the policy, `train/staleness_<lag>/…` is the same metric of the tokens of that age alone.
 
-μ is the engine's log-prob when it sampled, π_old the policy's before the step, π the policy's.
+μ is the engine's log-prob when it sampled, π_old the policy's before the step, π the policy's. Trained tokens
+are those in the loss that had a forward pass.
 """
 HEADINGS = {
     "rollout": "Rollouts",
